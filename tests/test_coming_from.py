@@ -36,7 +36,9 @@ OF_THE_CORE = {"backend", "csi.storage.k8s.io/fstype", OLD_ENCRYPTION_KEY}
 ENGINE = {camel(field.name) for field in fields(FilesystemOptions)} | encryption_options.KEYS
 VALUES: dict[str, Any] = yaml.safe_load((ROOT / "config/helm/csi-multi/values.yaml").read_text())
 TELEMETRY = "".join(file.read_text() for file in (ROOT / "csi_multi/telemetry").glob("*.py"))
-METRICS = set(re.findall(r'"(csi_multi_\w+)"', TELEMETRY))
+METRICS = set(re.findall(r'"(csi_multi_\w+)"', TELEMETRY)) | {  # those of a backend are tested against its page
+    name.removesuffix("_total") for name in re.findall(r"`(csi_multi_ebs_\w+)`", (ROOT / "docs/ebs.md").read_text())
+}
 PARAMETER = re.compile(r"[A-Za-z_]\w*")
 
 

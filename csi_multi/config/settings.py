@@ -58,6 +58,10 @@ class Driver(Schema, frozen=True, kw_only=True):
     ] = 30
     reload_seconds: Annotated[int, Doc("seconds between checks of this file for changes; 0: at SIGHUP only", ge=0)] = 10
     metrics: Annotated[str, Doc("HOST:PORT for Prometheus metrics, /healthz and /readyz; empty: off")] = ""
+    metrics_certificate: Annotated[
+        str, Doc("PEM file with the certificate of that port and the intermediate ones; empty: no TLS")
+    ] = ""
+    metrics_key: Annotated[str, Doc("PEM file with its private key; both are read for each connection")] = ""
     survey_seconds: Annotated[int, Doc("seconds between volume and capacity metrics; 0: off", ge=0)] = 300
 
 
@@ -94,6 +98,13 @@ def load_config(file: Path, node: str = "") -> Config:
     if not ids.NODE.fullmatch(driver.node):
         raise document.error(
             ("driver", "node"), f"driver.node: the host name {driver.node!r} is not a valid node name; set 'node'"
+        )
+    if len({bool(driver.metrics_certificate), bool(driver.metrics_key), bool(driver.metrics)}) > 1 and (
+        driver.metrics_certificate or driver.metrics_key
+    ):
+        raise document.error(
+            ("driver",),
+            "driver: 'metrics_certificate' and 'metrics_key' need each other, and a port: set 'metrics', too",
         )
     cluster = Cluster()
     if "cluster" in document.values:

@@ -54,6 +54,7 @@ from .errors import (
 )
 from .ids import LEAF_SHAPE, leaf, split_local
 from .machine import TIME_LIMIT, CommandFailed, CommandMissing, CommandTimedOut, Host, Result
+from .metrics import HistogramBucket, Metric, MetricKind
 from .model import (
     IMPORTED,
     NO_SECRETS,
@@ -98,7 +99,7 @@ from .model import (
 from .observer import UNOBSERVED, Observer
 from .paging import paged
 from .params import RESET, Doc, Keys, Reset, Schema, unknown
-from .setting import FREEZE_SECONDS, Freeze, Setting
+from .setting import FREEZE_SECONDS, Freeze, NodeRecord, Setting
 
 __all__ = [
     "CONTRACT",
@@ -148,6 +149,7 @@ __all__ = [
     "GroupSnapshots",
     "Health",
     "HealthEntry",
+    "HistogramBucket",
     "Host",
     "Import",
     "InUse",
@@ -156,6 +158,8 @@ __all__ = [
     "Keys",
     "ListSnapshots",
     "ListVolumes",
+    "Metric",
+    "MetricKind",
     "Modify",
     "ModifyRequest",
     "Mount",
@@ -163,6 +167,7 @@ __all__ = [
     "NodeFacts",
     "NodeHealthReporter",
     "NodeLocal",
+    "NodeRecord",
     "NotFound",
     "Observer",
     "OpenRequest",

@@ -29,6 +29,7 @@ from typing import Any, ClassVar
 
 from .dry_run import DryRunReport
 from .errors import FailedPrecondition, NotFound
+from .metrics import Metric
 from .model import (
     NO_SECRETS,
     SINGLE_NODE_MODES,
@@ -179,6 +180,15 @@ class Backend(ABC):
 
     def check(self) -> None:  # noqa: B027
         """Raise Unavailable when the storage system cannot be used now. Called at an interval (check_only_asks)."""
+
+    def metrics(self, opened: tuple[str, ...]) -> tuple[Metric, ...]:
+        """Return what this backend alone can measure, for Prometheus (since 1.1). Never called without driver.metrics.
+
+        `opened`: the handles of the volumes that are open on this node. Called at every scrape, in a thread of its own,
+        while RPCs run; after a second the scrape goes on without it. So it answers from memory and from this machine,
+        and calls no storage over a network.
+        """
+        return ()
 
     def resume(self) -> None:  # noqa: B027
         """Finish work that an earlier process has recorded on a resource. Called once per start."""

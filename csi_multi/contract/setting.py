@@ -10,6 +10,7 @@ from typing import Protocol
 
 from .errors import FailedPrecondition
 from .machine import Host
+from .model import Strings
 from .observer import UNOBSERVED, Observer
 
 FREEZE_SECONDS = 60.0  # for which a filesystem is frozen at most, unless a backend asks for more or less
@@ -44,6 +45,20 @@ def _in_service(_node: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecord:
+    """What the orchestrator has on record of a node (since 1.1)."""
+
+    provider_id: str  # the machine's id at who provides it, such as aws:///eu-west-1a/i-0abc; "": none yet
+    labels: Strings
+
+
+def _no_record() -> NodeRecord:
+    raise FailedPrecondition(
+        "the orchestrator has no record of this node: this Setting was made without `node_record=`"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """The environment of an instance: every constructor gets it beside the configuration.
 
@@ -54,7 +69,9 @@ class Setting:
     backend whose snapshot of a mounted volume needs its filesystem frozen cuts it in
     `with setting.frozen(device.path):` (since 1.1). Whether a node was declared out of service, so that what it still
     does to a volume must be stopped before another node uses that, is what `setting.out_of_service(name)` returns; it
-    raises Unavailable where the orchestrator does not answer (since 1.1).
+    raises Unavailable where the orchestrator does not answer (since 1.1). What the orchestrator has on record of this
+    node is what `setting.node_record()` returns; it raises Unavailable, and FailedPrecondition where there is no
+    orchestrator to ask (since 1.1).
     """
 
     instance: str
@@ -67,3 +84,4 @@ class Setting:
     observe: Observer = UNOBSERVED
     frozen: Freeze = _refuse_to_freeze
     out_of_service: Callable[[str], bool] = _in_service
+    node_record: Callable[[], NodeRecord] = _no_record

@@ -37,6 +37,10 @@ class RequestRefused(Exception):
         self.status = status
 
 
+class ServerNotKnown(RequestRefused):
+    """The process does not run in a pod."""
+
+
 API_ERRORS = (OSError, http.client.HTTPException, msgspec.DecodeError, RequestRefused)  # any request may raise them
 
 
@@ -147,7 +151,7 @@ class KubernetesApi:
         host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
         address = urlsplit(self._server or f"https://{f'[{host}]' if ':' in host else host}:{port}")
         if not address.hostname:
-            raise RequestRefused(
+            raise ServerNotKnown(
                 "the address of the API server is not known, because KUBERNETES_SERVICE_HOST is not set; run in a pod"
             )
         context = ssl.create_default_context(cafile=str(self._credentials / "ca.crt"))

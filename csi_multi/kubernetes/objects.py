@@ -21,6 +21,7 @@ class Taint(msgspec.Struct, omit_defaults=True):
 class NodeSpec(msgspec.Struct):
     taints: list[Taint] = []
     unschedulable: bool = False
+    provider_id: str = msgspec.field(default="", name="providerID")
 
 
 class NodeAddress(msgspec.Struct):

@@ -27,7 +27,7 @@ WITHOUT_IO = frozenset({"node_of"})  # methods that only compute, so that a call
 # Methods whose success does not show that the storage answers: they compute, read this machine, or answer from a cache.
 NO_PROOF = WITHOUT_IO | {
     *("check", "resume", "close", "dry_run", "unsupported", "unmodifiable", "capacity"),
-    *("node_fact", "node_segments", "max_volumes"),
+    *("node_fact", "node_segments", "max_volumes", "metrics"),
 }
 
 

@@ -23,6 +23,7 @@ from ..contract.errors import StorageError
 from ..contract.machine import Host
 from ..contract.observer import Listeners, Observer, observed
 from ..contract.params import unknown
+from ..contract.setting import NodeRecord
 from ..host.supervised import CallHung, SupervisedCall
 from ..node import freeze
 from .backend_proxy import error_text
@@ -166,6 +167,12 @@ def _out_of_service(node: str) -> bool:
     return is_out_of_service(node)
 
 
+def _node_record(node: str) -> NodeRecord:
+    from ..kubernetes.node_state import node_record
+
+    return node_record(node)
+
+
 def _instance(
     config: Config,
     section: InstanceSection,
@@ -188,6 +195,7 @@ def _instance(
         observe=Observer(section.name, listeners),
         frozen=freeze.frozen,
         out_of_service=_out_of_service,
+        node_record=functools.partial(_node_record, config.driver.node),
     )
     try:
         made = SupervisedCall(f"make-{section.name}", lambda: cls(options(), setting)).result(CONSTRUCTOR_LIMIT)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,7 @@ from ..contract import ids
 from ..contract.model import Page
 
 Check = Callable[[Any], str]
+METRIC_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 MAX_INTEGER = (1 << 63) - 1  # the largest integer of CSI messages
 
 
@@ -168,6 +170,7 @@ TYPE_CHECKS: dict[Any, Check] = {
     type(None): lambda value: "" if value is None else f" is {_describe(value)}, but the method returns None",
     bool: _check_instance(bool),
     int: _check_integer,
+    float: lambda value: "" if type(value) in (int, float) else f" is {_describe(value)}, not a number",
     datetime: _check_datetime,
 }
 FIELD_CHECKS: dict[str, Check] = {
@@ -175,6 +178,7 @@ FIELD_CHECKS: dict[str, Check] = {
     "source": _check_handle,
     "group": _check_cursor,  # "": in no group
     "cursor": _check_cursor,  # it becomes part of a token, which has the pattern and limit of an id
+    "metric_name": _check_pattern(METRIC_NAME),
     "node_of": _check_pattern(ids.NODE),
     "node_fact": _check_pattern(ids.FACT),
 }

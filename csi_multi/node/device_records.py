@@ -169,6 +169,11 @@ def of_volume(key: VolumeKey) -> list[DeviceRecord]:
     return [record for record in _of_key(key) if record.valid]
 
 
+def open_volumes() -> set[VolumeKey]:
+    """Return the volumes, of all drivers, that are open on this node."""
+    return {record.key for record in _all().values() if record.current}
+
+
 def of_mount(entry: MountPoint) -> DeviceRecord | None:
     """Return the record of the device that is mounted, None when there is none."""
     return next((record for record in _candidates(entry) if record and record.owns(entry)), None)

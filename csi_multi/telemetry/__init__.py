@@ -31,7 +31,9 @@ class Telemetry:
         self.listeners: Listeners = ()
         if driver.metrics:
             module = _import("exporter", "driver.metrics", "metrics")
-            self._exporter = module.MetricsExporter(driver.metrics, driver.survey_seconds)
+            files = module.CertificateFiles(driver.metrics_certificate, driver.metrics_key)
+            certificate = files if driver.metrics_certificate else None
+            self._exporter = module.MetricsExporter(driver.metrics, driver.survey_seconds, certificate)
             self.listeners += (self._exporter.listener,)
         self._traces: TraceListener | None = None
         if variable := _trace_variable():

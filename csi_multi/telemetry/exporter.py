@@ -11,7 +11,8 @@ from prometheus_client.exposition import choose_encoder
 from ..loading.registry import Registry
 from ..loading.reload import ConfigReloader
 from ..rpc.interceptor import SharedRpcState
-from .http import MetricsServer
+from .backend_metrics import BackendMetricsCollector
+from .http import CertificateFiles, MetricsServer
 from .metrics import MetricsListener
 from .state import StateCollector
 from .survey import BackgroundSurvey
@@ -22,14 +23,14 @@ log = logging.getLogger(__name__)
 class MetricsExporter:
     """Listens as soon as it is created."""
 
-    def __init__(self, address: str, survey_seconds: int) -> None:
+    def __init__(self, address: str, survey_seconds: int, certificate: CertificateFiles | None = None) -> None:
         """`survey_seconds` between two surveys, 0: none. Raises EndpointError."""
         self._survey_seconds = survey_seconds
         self._survey = BackgroundSurvey()
         self._collectors = CollectorRegistry(auto_describe=False)
         self.listener = MetricsListener(self._collectors)
         ProcessCollector(registry=self._collectors)
-        self.server = MetricsServer(address, self._render)
+        self.server = MetricsServer(address, self._render, certificate)
 
     def on_serving(
         self,
@@ -40,6 +41,7 @@ class MetricsExporter:
     ) -> None:
         """`refused_answers` returns how many answers of nodes of the cluster were refused."""
         self._collectors.register(StateCollector(shared, registry, self._survey, reloader, refused_answers))
+        self._collectors.register(BackendMetricsCollector(registry))
         if self._survey_seconds:
             self._survey.start(registry, self._survey_seconds)
         self.server.ready = True

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -29,15 +31,41 @@ POLL_INTERVAL = 3600.0  # seconds between checks whether to stop; `close` wakes 
 PLAIN_TEXT = "text/plain; charset=utf-8"
 
 
+@dataclass(frozen=True, slots=True)
+class CertificateFiles:
+    """PEM files, which are read for each connection, so that they can be replaced at any time."""
+
+    certificate: str
+    key: str
+
+    def context(self) -> ssl.SSLContext:
+        """Raises OSError, also while only one of the files has been replaced."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate, self.key, password="")  # never prompt for one
+        return context
+
+    def validate(self) -> None:
+        """Raises EndpointError."""
+        try:
+            self.context()
+        except OSError as error:
+            raise EndpointError(
+                f"driver.metrics_certificate: {self.certificate} and {self.key} cannot be used: {error}; give a "
+                "certificate and its key as PEM files that the driver can read"
+            ) from None
+
+
 class MetricsServer:
     """Listens as soon as it is created, and answers in threads of its own."""
 
-    def __init__(self, address: str, render: RenderMetrics) -> None:
-        """Raises EndpointError for an address that cannot be used."""
+    def __init__(self, address: str, render: RenderMetrics, certificate: CertificateFiles | None = None) -> None:
+        """Raises EndpointError for an address or files that cannot be used."""
         self.ready = False
         host, port = parse_address(address)
+        if certificate:
+            certificate.validate()
         try:
-            self._http = _HttpServer(host, port, self, render)
+            self._http = _HttpServer(host, port, self, render, certificate)
         except (OSError, UnicodeError) as error:  # UnicodeError: no name of DNS has such a label
             reason = getattr(error, "strerror", None) or error
             raise EndpointError(
@@ -68,11 +96,14 @@ class _HttpServer(ThreadingHTTPServer):
     request_queue_size = BACKLOG
     block_on_close = False  # do not wait for a client that hangs
 
-    def __init__(self, host: str, port: int, owner: MetricsServer, render: RenderMetrics) -> None:
+    def __init__(
+        self, host: str, port: int, owner: MetricsServer, render: RenderMetrics, certificate: CertificateFiles | None
+    ) -> None:
         family, _, _, _, socket_address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         self.address_family = family
         self.owner = owner
         self.render = render
+        self._certificate = certificate
         self._lock = threading.Lock()
         self._open: dict[socket.socket, None] = {}  # the oldest first
         super().__init__(socket_address[:2], _RequestHandler)  # type: ignore[arg-type]
@@ -84,6 +115,9 @@ class _HttpServer(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        if self._certificate:  # the handshake waits for the client, so it is made in the thread of the request
+            context = self._certificate.context()
+            request = context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
         with self._lock:
             if len(self._open) >= MAX_REQUESTS:
                 oldest = next(iter(self._open))
@@ -94,7 +128,13 @@ class _HttpServer(ThreadingHTTPServer):
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
+            if isinstance(request, ssl.SSLSocket):
+                request.settimeout(REQUEST_TIMEOUT)
+                request.do_handshake()
             super().process_request_thread(request, client_address)
+        except OSError as error:
+            log.debug("metrics port: no TLS with %s: %s", client_address[0], error)
+            self.shutdown_request(request)
         finally:
             self._forget(request)
 
@@ -113,7 +153,7 @@ class _HttpServer(ThreadingHTTPServer):
 def _end(connection: socket.socket) -> None:
     """Wake the thread that reads from the connection or writes to it; it then closes it."""
     with suppress(OSError):  # the client has closed it
-        connection.shutdown(socket.SHUT_RDWR)
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # SSLSocket's own would take the reader's object away
 
 
 class _RequestHandler(BaseHTTPRequestHandler):

@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 CUTS = 200 if os.environ.get("MATRIX") else 20
 BEST_EFFORT = {"crashConsistency": "best-effort"}
 BOTH = pytest.mark.parametrize("world", ["all", "cluster"], indirect=True)
+EACH_IN_MATRIX = BOTH if os.environ.get("MATRIX") else pytest.mark.parametrize("world", ["cluster"], indirect=True)
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def test_a_group_is_found_by_its_name_and_id_and_goes_as_one(world: World, files
     world.delete(group)
 
 
-@BOTH
+@EACH_IN_MATRIX
 @pytest.mark.parametrize("moment", ["1", "2", "3", "mark"])
 def test_after_a_death_everything_goes_on_and_the_next_try_makes_the_whole_group(
     moment: str, world: World, files: list[Path], numbers: Any, refused: Any

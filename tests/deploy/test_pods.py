@@ -97,6 +97,34 @@ def test_a_nodes_pod_asks_whether_another_node_is_out_of_service_only_where_it_i
     assert made.pod("DaemonSet").get("automountServiceAccountToken", True) is fencing
 
 
+@pytest.mark.parametrize(
+    ("source", "reads"), [("imds", False), ("static", False), ("kubernetes", True), ("auto", True)]
+)
+def test_a_nodes_pod_reads_its_node_object_only_where_that_is_the_source_of_its_identity(
+    rendered: Callable[..., Release], source: str, reads: bool
+) -> None:
+    ireland = f"{{kind: ebs, region: eu-west-1, metadata: {source}}}"
+    made = rendered(f"driver: {{name: multi.csi.example.com}}\nbackends: {{ireland: {ireland}}}\n")
+
+    having = [role for role, accounts in subjects(made).items() if "csi-multi-node" in accounts]
+    assert having == ["csi-multi-drain"] * reads
+    assert made.pod("DaemonSet").get("automountServiceAccountToken", True) is reads
+
+
+@pytest.mark.parametrize("tls", [True, False])
+def test_prometheus_scrapes_by_https_where_the_port_has_tls(rendered: Callable[..., Release], tls: bool) -> None:
+    files = "metrics_certificate: /tls/tls.crt, metrics_key: /tls/tls.key, " if tls else ""
+    made = rendered(
+        f"driver: {{{files}metrics: '0.0.0.0:19809', name: multi.csi.example.com}}\n"
+        "backends: {ireland: {kind: ebs, region: eu-west-1}}\n",
+        metrics={"enabled": True, "serviceMonitor": {"enabled": True, "tlsConfig": {"serverName": "metrics"}}},
+    )
+    (endpoint,) = made.one("ServiceMonitor")["spec"]["endpoints"]
+
+    assert endpoint.get("scheme") == ("https" if tls else None)
+    assert endpoint.get("tlsConfig") == ({"serverName": "metrics"} if tls else None)
+
+
 def test_the_drain_hook_is_a_command_of_the_program_and_ends_before_the_pod_is_killed(whole: Release) -> None:
     hook = whole.containers("DaemonSet")["driver"]["lifecycle"]["preStop"]["exec"]["command"]
     options = parser().parse_args(hook[1:])

@@ -25,13 +25,16 @@ PROJECT = Path(__file__).parents[2]
 DIRECT = held(LinuxCapability.CAP_SYS_ADMIN, LinuxCapability.CAP_SYS_RESOURCE)  # to mount, and to grow a mounted ext4
 
 MUCH = bytes(range(256)) * 40_000  # 10 MB
+FULL = pytest.mark.skipif(
+    not os.environ.get("MATRIX"), reason="make matrix: an emulated guest takes 20 s to boot; the tests of ebs use one"
+)
 EMULATED = pytest.mark.parametrize("kind", ["emulated"], indirect=True)
 USER_MODE = pytest.mark.parametrize("kind", ["user mode"], indirect=True)
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
-@pytest.fixture(params=["emulated", "user mode"])
+@pytest.fixture(params=[pytest.param("emulated", marks=FULL), "user mode"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -151,6 +154,7 @@ def test_a_guest_in_user_mode_has_no_shell(start: Start) -> None:
         os.close(theirs)
 
 
+@FULL
 @EMULATED
 def test_without_a_command_it_is_a_shell_on_the_terminal(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHELL", "/bin/sh")  # quick to start
@@ -204,6 +208,7 @@ def test_a_guest_in_user_mode_whose_output_nobody_reads_ends(start: Start, tmp_p
     assert (guests(tmp_path), list(tmp_path.iterdir())) == ([], [])
 
 
+@FULL
 @EMULATED
 def test_an_emulated_guest_that_does_not_boot_shows_its_console(
     start: Start, capfd: pytest.CaptureFixture[str]
@@ -240,6 +245,7 @@ def capable(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
     return run
 
 
+@FULL
 def test_the_demo_grows_ext4_while_it_is_mounted(capable: Callable[..., str]) -> None:
     output = capable(sys.executable, "-m", "csi_multi", "demo", "--filesystem", "ext4")
 

@@ -23,10 +23,16 @@ END = None  # the watch ends in good order
 
 
 class Cluster:
-    """The objects, by path, and what is told to who watches. `conflicts`: patches that find a newer object."""
+    """The objects, by path, and what is told to who watches. `conflicts`: patches that find a newer object.
 
-    def __init__(self, api: KubernetesApi) -> None:
-        self.api = api
+    `token`: the one that is taken, "": any. `refused`: the status of every answer, 0: as asked.
+    """
+
+    def __init__(self, url: str, credentials: Path) -> None:
+        self.url = url
+        self.api = KubernetesApi(url, str(credentials))
+        self.token = ""
+        self.refused = 0
         self.objects: dict[str, Object] = {}
         self.events: queue.Queue[Object | None] = queue.Queue()
         self.conflicts = 0
@@ -56,6 +62,8 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
+        if refused := self._refused():
+            return self._send({"kind": "Status"}, refused)
         url = urlsplit(self.path)
         asked = {key: values[0] for key, values in parse_qs(url.query).items()}
         if "watch" in asked:
@@ -68,6 +76,10 @@ class Handler(BaseHTTPRequestHandler):
         start, end = int(asked.get("continue", "0")), int(asked.get("continue", "0")) + 2  # small pages
         more = str(end) if end < len(items) else ""
         return self._send({"metadata": {"resourceVersion": "7", "continue": more}, "items": items[start:end]})
+
+    def _refused(self) -> int:
+        wrong = self.cluster.token and self.headers["Authorization"] != f"Bearer {self.cluster.token}"
+        return 401 if wrong else self.cluster.refused
 
     def do_PATCH(self) -> None:
         change = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -122,7 +134,7 @@ def cluster(credentials: Path) -> Iterator[Cluster]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    made = Cluster(KubernetesApi(f"https://localhost:{server.server_address[1]}", str(credentials)))
+    made = Cluster(f"https://localhost:{server.server_address[1]}", credentials)
     handler.cluster = made
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

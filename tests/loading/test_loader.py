@@ -11,7 +11,7 @@ import pytest
 
 from csi_multi.config.document import ConfigError
 from csi_multi.config.settings import load_config
-from csi_multi.contract import Unavailable
+from csi_multi.contract import FailedPrecondition, Unavailable
 from csi_multi.host.command import LocalHost
 from csi_multi.loading.loader import load_instances
 from csi_multi.loading.registry import Registry
@@ -65,6 +65,19 @@ def test_an_instance_hears_whether_its_process_serves_the_controller_and_the_nod
 
     setting = registry.get("fast").backend.setting
     assert (setting.controller, setting.serves_node) == (controller, node)
+
+
+def test_an_instance_can_ask_kubernetes_for_the_node_that_the_configuration_names(
+    install: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("mem", GOOD)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    file = tmp_path / "csi.yaml"
+    file.write_text("driver: {name: multi.csi.example.com, node: node-7}\nbackends: {fast: {kind: mem}}")
+    setting = load_instances(load_config(file), LocalHost()).get("fast").backend.setting
+
+    with pytest.raises(FailedPrecondition, match=r"node 'node-7': Kubernetes cannot be asked .* run in a pod"):
+        setting.node_record()
 
 
 @pytest.mark.parametrize("between", [False, True])

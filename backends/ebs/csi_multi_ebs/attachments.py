@@ -30,9 +30,8 @@ from .errors import DeviceNameTaken, IncorrectState, InstanceFull, VolumeAttache
 from .first_attachment import FirstAttachments
 from .initialization import InitializationGate
 from .node_names import NodeNames
-from .resources import Ec2Attachment, Ec2Instance, Ec2Volume
+from .resources import DETACHING_STATES, Ec2Attachment, Ec2Instance, Ec2Volume
 
-DETACHING_STATES = ("detaching", "busy")
 RUNNING_STATES = ("pending", "running")
 STUCK_SECONDS = 90.0  # age at which an attachment that is still `attaching` is restarted under another device name
 TRIES = 5  # device names per call

@@ -23,6 +23,7 @@ from csi_multi.contract import (
     GroupSnapshot,
     GroupSnapshotRequest,
     HealthEntry,
+    Metric,
     ModifyRequest,
     Node,
     OpenRequest,
@@ -39,7 +40,7 @@ from csi_multi.contract import (
 )
 from csi_multi.contract import backend as b
 
-from . import attachment_limits, config, groups, snapshots, volume_types
+from . import attachment_limits, config, groups, snapshots, volume_statistics, volume_types
 from .attachments import AttachmentManager
 from .capacity import CapacityAccounting
 from .changed_blocks import BlockReader
@@ -102,7 +103,7 @@ class EbsBackend(
         self._health = HealthReporter(self._cache)
         self._capacity = CapacityAccounting(self._cache)
         self._devices = DeviceManager(NvmeKernel())
-        self._metadata = InstanceMetadata(self.config)
+        self._metadata = InstanceMetadata(self.config, setting.node_record)
 
     def unsupported(self, capability: Capability, parameters: Any = None) -> str:
         return volume_types.access_mode_problem(capability, parameters)
@@ -203,6 +204,10 @@ class EbsBackend(
         """Read the zones, which needs the credentials and the network of every other call; on a node nothing."""
         if self.setting.controller:
             self._cache.client.zones()
+
+    def metrics(self, opened: tuple[str, ...]) -> tuple[Metric, ...]:
+        statistics = volume_statistics.metrics(self._devices.log_pages(opened, volume_statistics.LOG_PAGE))
+        return (*statistics, *self._cache.pending_detaches.metrics(), *self._cache.client.metrics())
 
     def dry_run(self, report: DryRunReport) -> b.Backend:
         return EbsDryRun(self.config, self.setting, DryRunClient(self.config, self.setting, report))

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any
 
-from csi_multi.contract import UNOBSERVED, NotFound, Observer, Unavailable
+from csi_multi.contract import UNOBSERVED, Metric, NotFound, Observer, Unavailable
 
 from . import errors, session
 from .config import Config
@@ -227,6 +227,10 @@ class Client(FeatureCalls):
         response = self._call("DescribeAvailabilityZones", Filters=filters({"state": ["available"]}))
         found = {zone["ZoneName"]: Ec2Zone.read(zone) for zone in response["AvailabilityZones"]}
         return dict(sorted(found.items()))
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """Return how many calls EC2 has throttled."""
+        return self._retries.metrics()
 
     def close(self) -> None:
         """Close all connections."""

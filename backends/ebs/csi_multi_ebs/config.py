@@ -108,8 +108,8 @@ class Config(Schema, frozen=True, kw_only=True):
         ),
     ] = 1.0
     metadata: Annotated[
-        Literal["imds", "static"],
-        Doc("where a node reads its identity: from the instance metadata service, or from the next five keys"),
+        Literal["imds", "kubernetes", "auto", "static"],
+        Doc("where a node reads its identity: metadata service, Kubernetes, the first of both, or the next five keys"),
     ] = "imds"
     instance_id: Annotated[str, Doc("the node's EC2 instance id, with `metadata: static`")] = ""
     zone: Annotated[str, Doc("the node's availability zone, with `metadata: static`")] = ""

@@ -8,11 +8,8 @@ notice when another volume takes the name of a disk that is open.
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import mmap
 import os
-import struct
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
@@ -22,14 +19,7 @@ from csi_multi.host import blockdev
 from csi_multi.host.blockdev import open_descriptor, os_errors_as_unavailable
 from csi_multi.host.device_notes import DeviceNotes
 
-# The Identify command of the NVMe base specification.
-ADMIN_COMMAND = 0xC0484E41  # NVME_IOCTL_ADMIN_CMD of linux/nvme_ioctl.h
-COMMAND = struct.Struct("=BBHIIIQQIIIIIIIIII")  # struct nvme_passthru_cmd
-IDENTIFY = 0x06
-NAMESPACE = 0  # cdw10: which structure to return
-IDENTIFY_BYTES = 4096  # size of every Identify structure
-FORMAT_IN_USE = 26  # byte: the low four bits are an index into the formats
-FORMATS = 128  # byte: four bytes each, the third of them is log2 of the block size
+from . import nvme_commands
 
 SERIAL = "device/serial"  # of an NVMe controller, or with several paths of the subsystem: the same number
 XEN_NODE = "device/nodename"  # the disk's place in XenStore, such as device/vbd/51792
@@ -47,7 +37,18 @@ class NvmeKernel(blockdev.BlockDevices):
         if namespace is None:
             return None
         with os_errors_as_unavailable(path), open_descriptor(path) as descriptor:
-            return nvme_size(descriptor, int(namespace))
+            return nvme_commands.namespace_size(descriptor, int(namespace))
+
+    def log_page(self, disk: str, path: Path, page: int) -> bytes | None:
+        """Return a log page of an NVMe disk; None where there is none, also of a disk that was just pulled."""
+        namespace = self.text(disk, "nsid")
+        if namespace is None:
+            return None
+        try:
+            with open_descriptor(path) as descriptor:
+                return nvme_commands.log_page(descriptor, int(namespace), page)
+        except OSError:
+            return None
 
     def rescan(self, disk: str) -> None:
         """Let the kernel read the controllers of an NVMe disk again."""
@@ -86,28 +87,6 @@ class NvmeKernel(blockdev.BlockDevices):
                 if time.monotonic() > end:
                     break
         return start, False
-
-
-def nvme_size(descriptor: int, namespace: int) -> int:
-    """Return a namespace's size in bytes, through an open node of its disk. Raises OSError."""
-    data = ctypes.create_string_buffer(IDENTIFY_BYTES)
-    address = ctypes.addressof(data)
-    # fmt: off
-    command = bytearray(COMMAND.pack(
-        IDENTIFY, 0, 0, namespace, 0, 0, 0, address, 0, IDENTIFY_BYTES,
-        NAMESPACE, 0, 0, 0, 0, 0, 0, 0,  # cdw10 to cdw15, time limit (0: the kernel's), result
-    ))
-    # fmt: on
-    if status := fcntl.ioctl(descriptor, ADMIN_COMMAND, command):
-        raise OSError(f"NVMe status {status:#x}")
-    return parse_identify(data.raw)
-
-
-def parse_identify(data: bytes) -> int:
-    """Return the size in bytes of the namespace that an Identify structure describes."""
-    (blocks,) = struct.unpack_from("<Q", data)
-    form = data[FORMAT_IN_USE] & 0x0F
-    return int(blocks) << data[FORMATS + 4 * form + 2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from csi_multi.contract import (
@@ -115,6 +116,17 @@ class DeviceManager:
             if time.monotonic() > end:
                 raise Unavailable(f"{path} shows {self._size(disk)} bytes, volume {handle} has {size}; try again")
             time.sleep(POLL_SECONDS)
+
+    def log_pages(self, handles: Collection[str], page: int) -> dict[str, bytes]:
+        """Return a log page of the NVMe disk of each of these volumes that has one."""
+        wanted = {handle.replace("-", ""): handle for handle in handles}
+        found = {}
+        for disk in self._namespaces():
+            handle = wanted.get((self._kernel.text(disk, SERIAL) or "").strip())
+            path = self._kernel.node(disk) if handle else None
+            if handle and path and (data := self._kernel.log_page(disk, path, page)) is not None:
+                found[handle] = data
+        return found
 
     def local_disks(self) -> int:
         """Return the number of local NVMe disks of the instance (instance store)."""

@@ -21,6 +21,7 @@ from .batching import Batcher
 from .caches import RecentKeys, SingleUseCache, TtlCache
 from .client import MAX_FILTER_VALUES, Client
 from .config import Config
+from .pending_detaches import PendingDetaches
 from .resources import INSTANCE_ID, SNAPSHOT_ID, VOLUME_ID, Ec2Instance, Ec2Snapshot, Ec2Volume, Ec2Zone
 from .session import set_rpc_deadline
 from .state_poller import StatePoller
@@ -50,7 +51,8 @@ class Ec2Cache:
         self.setting = setting
         self.owner = labels.owner_tag(setting.driver, setting.cluster, setting.instance)
         self.client = client = client or Client(config, f"{setting.driver}-{setting.instance}", setting.observe)
-        fetch_volumes = self._noting_owner(client.volumes)
+        fetch_volumes = self._noting_owner(self.fetch_volumes)
+        self.pending_detaches = PendingDetaches()
         self.volumes = Batcher(fetch_volumes, most=MAX_VOLUME_IDS)
         self.snapshots = Batcher(self._noting_owner(client.snapshots), most=MAX_LOOKUP)
         self.instances = Batcher(client.instances, most=MAX_LOOKUP)
@@ -69,6 +71,18 @@ class Ec2Cache:
         self._lock = threading.Lock()
         self._deleted: dict[str, None] = {}  # ids that this process deleted, the oldest first
         self._hidden: dict[str, float] = {}  # by id: since when no lookup shows it, time.monotonic()
+
+    def fetch_volumes(self, ids: Collection[str]) -> dict[str, Ec2Volume]:
+        """Return what EC2 shows of these volumes, noting which are being detached."""
+        found = self.client.volumes(ids)
+        self.pending_detaches.note(found.values())
+        return found
+
+    def fetch_page(self, token: str) -> tuple[list[Ec2Volume], str]:
+        """Return one of EC2's pages of the volumes of this instance and the token of the next one, as above."""
+        found, following = self.client.volume_page(self.owner, 0, token)
+        self.pending_detaches.note(found)
+        return found, following
 
     def zones(self) -> tuple[str, ...]:
         """Return the zones in which volumes may be created: the region's, limited to the configured ones."""

@@ -1,4 +1,4 @@
-"""The EC2 instance that a node is: its id, zone and type, from the metadata service (IMDSv2) or the configuration.
+"""The EC2 instance that a node is: its id, zone and type, from the metadata service (IMDSv2) or another source.
 
 The service has a link-local address, is reached without a proxy, and requires a token that it issues on PUT. The
 identity never changes while the process runs, so it is read once.
@@ -10,13 +10,14 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
-from csi_multi.contract import FailedPrecondition, Segments, Unavailable
+from csi_multi.contract import FailedPrecondition, NodeRecord, Unavailable
 
-from . import outposts
+from . import node_identity
 from .config import Config
+from .node_identity import Identity
 
 TOKEN_SECONDS = 6 * 3600  # the longest lifetime that the service allows
 RENEW_SECONDS = 60.0  # before the end of a token's lifetime it is renewed
@@ -30,31 +31,18 @@ ABSENT = 404
 SYS = Path("/sys")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    instance: str
-    zone: str
-    type: str
-    zone_id: str = ""  # "": not known
-    outpost: str = ""  # ARN; "": in the region
-
-    @property
-    def segments(self) -> Segments:
-        """Where the instance is, in the terms of the contract."""
-        return (
-            {"zone": self.zone} | ({"zone-id": self.zone_id} if self.zone_id else {}) | outposts.segment(self.outpost)
-        )
-
-
 class InstanceMetadata:
     """The metadata of the instance that this process runs on. Thread-safe."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, node_record: Callable[[], NodeRecord]) -> None:
+        """`node_record` is that of Setting."""
         self._config = config
+        self._node_record = node_record
         # No proxies: those of the environment cannot reach a link-local address.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self._lock = threading.Lock()
         self._identity: Identity | None = None
+        self._asks_service = config.metadata in ("imds", "auto")
         self._token = ""
         self._token_expires = 0.0
 
@@ -62,7 +50,7 @@ class InstanceMetadata:
         """Return the instance's id, zone and type. Raises Unavailable, FailedPrecondition."""
         with self._lock:
             if self._identity is None:
-                self._identity = self._configured() if self._static else self._read_identity()
+                self._identity = self._find_identity()
             return self._identity
 
     def interfaces(self) -> int:
@@ -73,24 +61,27 @@ class InstanceMetadata:
         """Return the number of EBS volumes beside the root that the launch attached. Raises as `identity` does."""
         return sum(name.startswith("ebs") for name in self._list("block-device-mapping/"))
 
-    @property
-    def _static(self) -> bool:
-        return self._config.metadata == "static"
+    def _find_identity(self) -> Identity:
+        match self._config.metadata:
+            case "static":
+                return node_identity.configured(self._config)
+            case "kubernetes":
+                return node_identity.recorded(self._node_record())
+            case "imds":
+                return self._read_identity()
+        try:
+            return self._read_identity()
+        except (Unavailable, FailedPrecondition) as error:
+            found = self._recorded_after(error)
+        self._asks_service = False
+        return found
 
-    def _configured(self) -> Identity:
-        config = self._config
-        given = {"instance_id": config.instance_id, "zone": config.zone}
-        if missing := [key for key, value in given.items() if not value]:
-            raise FailedPrecondition(
-                f"'metadata: static' needs {' and '.join(missing)} in the configuration; set what is missing"
-            )
-        return Identity(
-            instance=config.instance_id,
-            zone=config.zone,
-            type=config.instance_type,
-            zone_id=config.zone_id,
-            outpost=config.outpost_arn,
-        )
+    def _recorded_after(self, reason: Unavailable | FailedPrecondition) -> Identity:
+        try:
+            return node_identity.recorded(self._node_record())
+        except (Unavailable, FailedPrecondition) as error:
+            final = isinstance(error, FailedPrecondition)
+            raise (FailedPrecondition if final else Unavailable)(f"{reason}; {error}") from None
 
     def _read_identity(self) -> Identity:
         return Identity(
@@ -102,7 +93,9 @@ class InstanceMetadata:
         )
 
     def _list(self, path: str) -> list[str]:
-        if self._static:
+        if self._config.metadata == "auto":
+            self.identity()  # the service may be out of reach
+        if not self._asks_service:
             return []
         with self._lock:
             return self._get(path, absent="").split()
@@ -162,7 +155,7 @@ class InstanceMetadata:
             )
         hint = (
             "; its responses do not reach a container without the host's network, one hop further away: set the "
-            "instance's HttpPutResponseHopLimit to 2, or use 'metadata: static'"
+            "instance's HttpPutResponseHopLimit to 2, or use 'metadata: kubernetes' or 'static'"
         )
         reason = getattr(error, "reason", error)
         return Unavailable(
@@ -180,6 +173,7 @@ class InstanceMetadata:
         where = f"the instance metadata service at {self._config.metadata_endpoint}"
         if error.code == FORBIDDEN:
             return FailedPrecondition(
-                f"{where} is switched off; set the instance's HttpEndpoint to enabled, or use 'metadata: static'"
+                f"{where} is switched off; set the instance's HttpEndpoint to enabled, or use "
+                "'metadata: kubernetes' or 'static'"
             )
         return Unavailable(f"{where} answered {error.code} ({error.reason})")

@@ -21,6 +21,7 @@ VOLUME_ID = re.compile(r"vol-[0-9a-f]{8}(?:[0-9a-f]{9})?")
 SNAPSHOT_ID = re.compile(r"snap-[0-9a-f]{8}(?:[0-9a-f]{9})?")
 GROUP_ID = re.compile(r"sgrp-[0-9a-f]{17}")  # the driver's own: EC2 has no groups
 INSTANCE_ID = re.compile(r"i-[0-9a-f]{8}(?:[0-9a-f]{9})?")
+DETACHING_STATES = ("detaching", "busy")  # of an attachment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

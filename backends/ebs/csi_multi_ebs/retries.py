@@ -20,7 +20,7 @@ from enum import Enum, auto
 from itertools import count
 from typing import TypeVar
 
-from csi_multi.contract import Unavailable
+from csi_multi.contract import Metric, MetricKind, Unavailable
 
 T = TypeVar("T")
 
@@ -64,6 +64,7 @@ class Throttle:
         self._queue: deque[object] = deque()
         self._next = 0.0  # when the next call may be sent
         self._waited = 0.0  # when a call was last told to wait
+        self.refused = 0  # calls, ever
 
     @property
     def limited(self) -> bool:
@@ -103,6 +104,7 @@ class Throttle:
         """Adapt the rate to the outcome of a call."""
         with self._lock:
             self._recent.append(refused)
+            self.refused += refused
             self._in_a_row = self._in_a_row + 1 if refused else 0
             if not self._rate:
                 if self._in_a_row >= EMPTY_AFTER or sum(self._recent) >= TOO_MANY:
@@ -171,6 +173,11 @@ class Retries:
                 return result
         raise AssertionError
 
+    def metrics(self) -> tuple[Metric, ...]:
+        """Return how many calls EC2 has throttled, by action."""
+        with self._lock:
+            return tuple(_metric(action, throttle.refused) for action, throttle in self._throttles.items())
+
     def _throttle(self, action: str) -> Throttle:
         with self._lock:
             return self._throttles.setdefault(action, Throttle())
@@ -199,3 +206,13 @@ class Retries:
         if pause:
             self._clock.sleep(pause)
         return True
+
+
+def _metric(action: str, refused: int) -> Metric:
+    return Metric(
+        metric_name="throttled_calls",
+        text="Calls that EC2 throttled, also those that were repeated then.",
+        kind=MetricKind.COUNTER,
+        value=refused,
+        labels={"operation": action},
+    )

@@ -49,7 +49,7 @@ class VolumeManager:
     def __init__(self, cache: Ec2Cache, node_names: NodeNames) -> None:
         self._cache = cache
         self._node_names = node_names
-        self._listing = Listing(lambda token: cache.client.volume_page(cache.owner, 0, token), cache.client.volumes)
+        self._listing = Listing(cache.fetch_page, cache.fetch_volumes)
         self._pending = PendingCreates(cache.config.consistency_seconds)
 
     def create(self, request: VolumeRequest, snapshot: Ec2Snapshot | None = None) -> Ec2Volume:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
-from csi_multi_ebs import capacity
+from csi_multi_ebs import capacity, retries
 from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config
 from csi_multi_ebs.session import Session
@@ -39,6 +39,8 @@ def silent() -> Exception:
 
 @pytest.fixture
 def storage(cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    for name, seconds in (("FIRST_PAUSE", 0.01), ("LONGEST_PAUSE", 0.05)):  # the kit lets every call fail
+        monkeypatch.setattr(retries, name, seconds)
     for name in ("QUOTAS_TTL", "USAGE_TTL"):  # else the kit would be told the same figure all the time
         monkeypatch.setattr(capacity, name, 0.0)
     instances = cloud.instances(2)

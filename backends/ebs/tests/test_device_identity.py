@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from csi_multi_ebs import device_identity
 from csi_multi_ebs.devices import DeviceManager
 
 from csi_multi.contract import Blank, InUse, Unavailable
@@ -124,13 +123,3 @@ def test_a_note_is_written_whole_or_not_at_all(kernel: FakeKernel, devices: Devi
 
     (file,) = (kernel.dev / "csi-multi-ebs").iterdir()
     assert json.loads(file.read_text()) == {"disk": "nvme0n1", "sequence": "1", "blank": "zeroed"}
-
-
-@pytest.mark.parametrize(("form", "logarithm", "size"), [(0, 9, 2048 * 512), (3, 12, 2048 * 4096)])
-def test_an_nvme_controllers_answer_is_read_with_the_block_size_in_use(form: int, logarithm: int, size: int) -> None:
-    answer = bytearray(device_identity.IDENTIFY_BYTES)
-    answer[:8] = (2048).to_bytes(8, "little")
-    answer[device_identity.FORMAT_IN_USE] = 0x10 | form  # the upper bits say something else
-    answer[device_identity.FORMATS + 4 * form + 2] = logarithm
-
-    assert device_identity.parse_identify(bytes(answer)) == size

@@ -19,6 +19,7 @@ from csi_multi_ebs.backend import EbsBackend
 from csi_multi_ebs.config import Config
 from csi_multi_ebs.device_identity import NvmeKernel
 from csi_multi_ebs.devices import GROW_SECONDS, DeviceManager
+from csi_multi_ebs.volume_statistics import LOG_PAGE
 
 from csi_multi.contract import (
     AccessMode,
@@ -401,6 +402,20 @@ def test_a_mounted_volume_grows(backend: EbsBackend, tmp_path: Path) -> None:
         assert backend.find_device(volume) == device
         sysfs.verify(device)
         unstage(backend, volume, tmp_path / "staging")
+
+
+def test_a_disk_that_is_not_of_ebs_has_no_statistics_and_no_error(
+    backend: EbsBackend, devices: DeviceManager, plug: Plug
+) -> None:
+    volume = plug()
+    disk = devices.open_attached(volume, CONTEXT, read_only=False).path
+    health = NvmeKernel().log_page(disk.name, disk, 0x02)  # a page that every controller has
+
+    assert health
+    assert int.from_bytes(health[1:3], "little") > 273  # its temperature in kelvin: the command is understood
+    assert NvmeKernel().log_page(disk.name, disk, LOG_PAGE) is None
+    assert backend.metrics((volume,)) == ()
+    devices.close(volume)
 
 
 def test_the_controllers_own_word_about_the_size_is_read(plug: Plug, devices: DeviceManager) -> None:

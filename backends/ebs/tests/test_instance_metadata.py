@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 from csi_multi_ebs import instance_metadata
 from csi_multi_ebs.config import Config
-from csi_multi_ebs.instance_metadata import Identity, InstanceMetadata
+from csi_multi_ebs.instance_metadata import InstanceMetadata
+from csi_multi_ebs.node_identity import Identity
 
-from csi_multi.contract import FailedPrecondition, Unavailable
+from csi_multi.contract import FailedPrecondition, NodeRecord, StorageError, Unavailable
+
+from .test_node_identity import RECORD
 
 IDENTITY = Identity(instance="i-0123456789abcdef0", zone="eu-west-1b", type="m5.large", zone_id="euw1-az2")
 VALUES = {
@@ -25,6 +28,18 @@ VALUES = {
     "network/interfaces/macs/": "02:00:00:00:00:01/\n02:00:00:00:00:02/",
     "block-device-mapping/": "ami\nebs1\nebs2\nephemeral0\nroot",
 }
+
+
+NOWHERE = "http://127.0.0.1:1"
+Ask = Callable[[], NodeRecord]
+
+
+def nobody() -> NodeRecord:
+    raise AssertionError("Kubernetes was asked")
+
+
+def made(endpoint: str, ask: Ask = nobody, metadata: str = "imds") -> InstanceMetadata:
+    return InstanceMetadata(Config(region="eu-west-1", metadata=metadata, metadata_endpoint=endpoint), ask)  # type: ignore[arg-type]
 
 
 class Service(ThreadingHTTPServer):
@@ -102,7 +117,7 @@ def nobody_says_what_machine_this_is(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 @pytest.fixture
 def metadata(service: Service) -> InstanceMetadata:
-    return InstanceMetadata(Config(region="eu-west-1", metadata_endpoint=service.url))
+    return made(service.url)
 
 
 @pytest.fixture(autouse=True)
@@ -182,7 +197,7 @@ def test_a_token_that_never_comes_is_explained_by_the_hop_limit(
     service.deaf = {"PUT"}
     impatient()
 
-    with pytest.raises(Unavailable, match="HttpPutResponseHopLimit to 2, or use 'metadata: static'"):
+    with pytest.raises(Unavailable, match="HttpPutResponseHopLimit to 2, or use 'metadata: kubernetes' or 'static'"):
         metadata.identity()
     end = time.monotonic() + 60
     while service.asked["/latest/api/token"] < instance_metadata.TRIES and time.monotonic() < end:
@@ -206,7 +221,7 @@ def test_a_machine_without_the_service_is_told_so() -> None:
     with Service() as service:
         url = service.url
     with pytest.raises(Unavailable, match=r"does not answer .*refused"):
-        InstanceMetadata(Config(region="eu-west-1", metadata_endpoint=url)).identity()
+        made(url).identity()
 
 
 def test_a_service_that_is_switched_off_is_not_asked_again_and_again(
@@ -214,7 +229,7 @@ def test_a_service_that_is_switched_off_is_not_asked_again_and_again(
 ) -> None:
     service.failures = [403]
 
-    with pytest.raises(FailedPrecondition, match="HttpEndpoint to enabled"):
+    with pytest.raises(FailedPrecondition, match="HttpEndpoint to enabled, or use 'metadata: kubernetes'"):
         metadata.identity()
     assert service.asked.total() == 1
 
@@ -225,7 +240,7 @@ def test_no_proxy_is_asked_for_it(service: Service, monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
 
-    assert InstanceMetadata(Config(region="eu-west-1", metadata_endpoint=service.url)).identity() == IDENTITY
+    assert made(service.url).identity() == IDENTITY
 
 
 def test_a_static_instance_asks_nobody() -> None:
@@ -238,7 +253,7 @@ def test_a_static_instance_asks_nobody() -> None:
         instance_type=IDENTITY.type,
         zone_id=IDENTITY.zone_id,
     )
-    metadata = InstanceMetadata(config)
+    metadata = InstanceMetadata(config, nobody)
 
     assert metadata.identity() == IDENTITY
     assert (metadata.interfaces(), metadata.launch_volumes()) == (1, 0)
@@ -246,15 +261,13 @@ def test_a_static_instance_asks_nobody() -> None:
 
 def test_a_static_instance_that_is_not_described_is_refused() -> None:
     with pytest.raises(FailedPrecondition, match="'metadata: static' needs instance_id and zone"):
-        InstanceMetadata(Config(region="eu-west-1", metadata="static")).identity()
+        made(NOWHERE, metadata="static").identity()
 
 
 def test_a_machine_of_another_maker_will_never_be_an_instance(nobody_says_what_machine_this_is: Path) -> None:
     nobody_says_what_machine_this_is.write_text("Dell Inc.\n")
-    config = Config(region="eu-west-1", metadata_endpoint="http://127.0.0.1:1")
-
     with pytest.raises(FailedPrecondition, match=r"not an EC2 instance: its vendor is 'Dell Inc\.'"):
-        InstanceMetadata(config).identity()
+        made(NOWHERE).identity()
 
 
 @pytest.mark.parametrize(("maker", "hypervisor"), [("Amazon EC2", ""), ("Xen", "ec2e1916-9099-7caf-fd21-012345abcdef")])
@@ -265,4 +278,63 @@ def test_an_instance_whose_service_is_silent_is_asked_again(
     (tmp_path / "hypervisor/uuid").write_text(hypervisor)
 
     with pytest.raises(Unavailable, match="does not answer"):
-        InstanceMetadata(Config(region="eu-west-1", metadata_endpoint="http://127.0.0.1:1")).identity()
+        made(NOWHERE).identity()
+
+
+def test_kubernetes_is_asked_once_and_the_service_never(service: Service) -> None:
+    asked: list[NodeRecord] = []
+
+    def ask() -> NodeRecord:
+        asked.append(RECORD)
+        return RECORD
+
+    metadata = made(service.url, ask, "kubernetes")
+
+    assert [metadata.identity() for _ in range(3)] == [IDENTITY] * 3
+    assert (metadata.interfaces(), metadata.launch_volumes()) == (1, 0)
+    assert len(asked) == 1
+    assert not service.asked
+
+
+def test_an_answer_of_kubernetes_that_fails_is_asked_for_again() -> None:
+    answers: list[StorageError | NodeRecord] = [Unavailable("the API is down"), RECORD]
+
+    def ask() -> NodeRecord:
+        if isinstance(answer := answers.pop(0), StorageError):
+            raise answer
+        return answer
+
+    metadata = made(NOWHERE, ask, "kubernetes")
+    with pytest.raises(Unavailable, match="the API is down"):
+        metadata.identity()
+    assert metadata.identity() == IDENTITY
+
+
+def test_the_service_comes_first_and_counts_what_is_attached(service: Service) -> None:
+    metadata = made(service.url, nobody, "auto")
+
+    assert (metadata.interfaces(), metadata.launch_volumes()) == (2, 2)
+    assert metadata.identity() == IDENTITY
+
+
+@pytest.mark.parametrize("failure", ["silent", "switched off", "not there"])
+def test_kubernetes_is_asked_where_the_service_does_not_answer(
+    service: Service, failure: str, impatient: Callable[[], None]
+) -> None:
+    if failure == "silent":
+        service.deaf = {"PUT"}
+        impatient()
+    service.failures = [403] if failure == "switched off" else []
+    metadata = made(NOWHERE if failure == "not there" else service.url, lambda: RECORD, "auto")
+
+    assert (metadata.interfaces(), metadata.launch_volumes()) == (1, 0)
+    assert metadata.identity() == IDENTITY
+
+
+@pytest.mark.parametrize("kind", [Unavailable, FailedPrecondition])
+def test_where_neither_answers_the_error_has_both_reasons(kind: type[StorageError]) -> None:
+    def ask() -> NodeRecord:
+        raise kind("the API is down")
+
+    with pytest.raises(kind, match=r"does not answer \(.*; the API is down"):
+        made(NOWHERE, ask, "auto").identity()

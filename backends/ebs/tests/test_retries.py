@@ -7,11 +7,14 @@ import math
 import random
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from csi_multi_ebs.retries import LONGEST_PAUSE, UNUSED_SECONDS, Clock, Outcome, Retries
 
 from csi_multi.contract import Unavailable
+
+DOCUMENT = Path(__file__).parents[3] / "docs/ebs.md"
 
 
 class Refused(Exception):
@@ -252,3 +255,21 @@ def test_nothing_is_sent_again_after_the_deadline() -> None:
 
     time.run([task])
     assert times == [0.0]
+
+
+def test_refusals_are_counted_by_action_also_those_after_which_another_attempt_helped() -> None:
+    time, answers = VirtualTime(), iter([Refused(), Broken(), Refused(), None])
+    retries = Retries(9, time.clock)
+
+    def send() -> None:
+        if (failure := next(answers, None)) is not None:
+            raise failure
+
+    def calls() -> None:
+        retries.call("CreateVolume", send, (Refused, Broken), outcome, math.inf)
+        retries.call("DescribeVolumes", send, (Refused, Broken), outcome, math.inf)
+
+    time.run([calls])
+    counted = {one.labels["operation"]: one.value for one in retries.metrics()}
+    assert counted == {"CreateVolume": 2, "DescribeVolumes": 0}
+    assert f"`csi_multi_ebs_{retries.metrics()[0].metric_name}_total`" in DOCUMENT.read_text()

@@ -54,13 +54,13 @@ class SystemCallCounter(threading.local):
     ) | {"open", "fcntl.ioctl", "fcntl.flock"}
 
     left: int | None = None
-    before: tuple[str, Callable[[], None]] | None = None
+    before: tuple[str, str, Callable[[], None]] | None = None  # event, the beginning of its path, what to do
 
     def hook(self, event: str, args: tuple[Any, ...]) -> None:
         if event not in self.EVENTS or (args and "__pycache__" in str(args[0])):  # a first import keeps its bytecode
             return
-        if self.before and self.before[0] == event:
-            action, self.before = self.before[1], None
+        if self.before and self.before[0] == event and (not self.before[1] or str(args[0]).startswith(self.before[1])):
+            action, self.before = self.before[2], None
             action()
         if self.left is not None:
             if self.left <= 0:
@@ -95,9 +95,9 @@ class Crash:
                 return
 
     @contextlib.contextmanager
-    def before(self, event: str, action: Callable[[], None]) -> Iterator[None]:
-        """Run an action right before the first such call of the block."""
-        CALL_COUNTER.before = (event, action)
+    def before(self, event: str, action: Callable[[], None], below: Path | str = "") -> Iterator[None]:
+        """Run an action right before the first such call of the block, of a path that begins like this."""
+        CALL_COUNTER.before = (event, str(below), action)
         try:
             yield
         finally:

@@ -144,7 +144,14 @@ def failures(groups: Collection[str], storage: Callable[[int], Storage]) -> dict
     return failed
 
 
-@pytest.mark.parametrize("groups", [(*CRASHES, "chains"), OPEN, BLOCKS], ids=["crashes", "open", "blocks"])
+IN_MATRIX = (pytest.mark.slow, pytest.mark.skipif(not os.environ.get("MATRIX"), reason="make matrix: two minutes"))
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [pytest.param(CRASHES, marks=IN_MATRIX), ("chains",), OPEN, BLOCKS],
+    ids=["crashes", "chains", "open", "blocks"],
+)
 def test_volumes_that_share_blocks_with_their_copies(filesystem: Callable[..., Path], groups: tuple[str, ...]) -> None:
     assert failed_checks(filesystem("xfs", memory=True), groups) == {}
 

@@ -82,7 +82,7 @@ def test_simultaneous_creations_of_two_instances_do_not_count_the_same_space(two
         thread.start()
         thread.join(0.5)
 
-    with crash.before("os.rename", meanwhile):
+    with crash.before("os.rename", meanwhile, below=first.config.directory):
         first.create_volume(requests.volume("first", 40 * MIB))
     thread.join()
 

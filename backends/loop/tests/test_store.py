@@ -70,7 +70,7 @@ def test_a_name_taken_while_an_entry_is_built_is_left_to_its_owner(backend, requ
         (other / "mine").touch()
 
     backend.check()
-    with crash.before("os.rename", overtake), pytest.raises(AlreadyExists):
+    with crash.before("os.rename", overtake, below=tmp_path), pytest.raises(AlreadyExists):
         backend.create_volume(requests.volume("v"))
 
     assert os.listdir(other) == ["mine"]

@@ -55,6 +55,8 @@ REPEATED = {
         "a clone of a volume in use is of one point in time or refused",
         "a copy of a copy holds the data of both",  # as each of them
         "deletions of snapshots keep what is written meanwhile",  # one lvremove, which takes no part in the volume
+        "a volume restored under its old name has no snapshot of the earlier one",  # as one that is made anew
+        "a clone under the name of a blank volume is never blank",  # as one that is restored
         "a block map can be continued from any offset",  # test_changed_blocks.py, and the core's tests of offsets
     ),
     "linear": (
@@ -67,6 +69,12 @@ REPEATED = {
         "another volume under the name of a snapshot is a conflict",
         "a snapshot of a deleted volume is refused",
         "a snapshot has its creation time",
+        # Blankness under a name is a matter of the notes, which thin and thick volumes have in the same tags.
+        "a volume restored under the name of a blank one is never blank",
+        "a clone under the name of a blank volume is never blank",
+        "the creation time of a snapshot is the same in every time zone",
+        "deleting a snapshot keeps the data of others",
+        "the size of a snapshot is enough to restore it",
     ),
 }
 

@@ -23,7 +23,7 @@ from csi_multi.host.command import Doubt
 
 STRESS = Path(__file__).with_name("stress_command.py")
 CLIENTS = 16
-CALLS = 4000 if os.environ.get("MATRIX") else 2000
+CALLS = 4000 if os.environ.get("MATRIX") else 1000
 
 
 def bash(script: str, *words: str, timeout: float = 10.0) -> tuple[int, str, str]:

@@ -67,6 +67,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- if eq $backend.kind "lvm" -}}
 {{- if eq (default "own" $backend.namespace) "host" }}{{ $_ := set $needs "hostPID" true }}{{ else }}{{ $_ := set $needs "ownLvm" true }}{{ end -}}
 {{- end -}}
+{{- if and (eq $backend.kind "ebs") (has (default "imds" $backend.metadata) (list "kubernetes" "auto")) }}{{ $_ := set $needs "nodeState" true }}{{ end -}}
 {{- if eq $backend.kind "rbd" -}}
 {{- $_ := set $needs "rbd" true -}}
 {{- if eq (default "rbd" $backend.mounter) "rbd-nbd" }}{{ $_ := set $needs "hostPID" true }}{{ end -}}
