@@ -25,7 +25,7 @@ LVM_FIRST = $(if $(shell (: < /dev/mapper/control) 2>/dev/null && echo here),--f
 NVME := $(addprefix backends/ebs/tests/test_,devices_nvme.py sanity_ebs.py $(if $(MATRIX),contract_nvme.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit format lint types integration lvm lvm-kit lvm-rest rbd rbd-cluster rbd-guest ebs attack sanity deploy kubernetes nomad manifests guest bench matrix check-site check-release release proto docs site lock lock-site generated dev clean
+.PHONY: help demo test check unit format lint types integration lvm lvm-kit lvm-rest encryption rbd rbd-cluster rbd-guest ebs attack sanity deploy kubernetes nomad manifests guest bench matrix check-site check-release release proto docs site lock lock-site generated dev clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -35,12 +35,12 @@ demo: ## a volume's whole life on this machine, from a fresh clone (root)
 	@$(MAKE) --no-print-directory dev
 	@$(BIN)/csi-multi demo
 
-test: ## everything: check, integration, lvm, rbd, ebs, attack, sanity, deploy (root; installs what it needs and says so)
+test: ## everything: check, integration, lvm, encryption, rbd, ebs, attack, sanity, deploy (root; installs what it needs and says so)
 	@scripts/system-packages $(TEST_PROGRAMS) mmdebstrap
 	@scripts/guest-packages
 	@CSI_SANITY="$$(scripts/csi-sanity)"; export CSI_SANITY; scripts/run-parts --first check $(LVM_FIRST) \
 		$(if $(BEGIN_WITHIN),--begin-within $(BEGIN_WITHIN)) \
-		integration $(if $(LVM_FIRST),,lvm-kit lvm-rest) attack rbd-guest ebs rbd-cluster deploy sanity
+		integration $(if $(LVM_FIRST),,lvm-kit lvm-rest) encryption attack rbd-guest ebs rbd-cluster deploy sanity
 
 dev: .venv/ready ## the virtual environment with the core, all backends and the example, from requirements.lock
 
@@ -83,6 +83,10 @@ lvm-kit: # two halves side by side: a guest has use for one core only, and impor
 
 lvm-rest:
 	@$(DEVICE_MAPPER) $(filter-out $(LVM_KIT),$(LVM))
+
+encryption: dev ## encrypted volumes, with cryptsetup: here, or in a guest where this kernel lacks dm-crypt (root, minutes)
+	@scripts/system-packages $(TEST_PROGRAMS)
+	@$(DEVICE_MAPPER) tests/encryption tests/node/test_encrypted_crashes.py
 
 ebs: dev ## the ebs backend on moto's EC2, and in a guest that is an EC2 instance with NVMe disks (root, minutes)
 	@scripts/system-packages $(TEST_PROGRAMS)
@@ -136,7 +140,7 @@ matrix: dev ## the slow, complete versions of what `make test` meets once (root)
 	@scripts/system-packages $(TEST_PROGRAMS)
 	@MATRIX=1 $(ROOT_PYTEST) -q -m "slow and not sanity and not devicemapper and not ceph and not krbd"
 	@MATRIX=1 CSI_SANITY="$$(scripts/csi-sanity)" $(ROOT_PYTEST) -q -m "sanity and not devicemapper and not krbd"
-	@$(MAKE) --no-print-directory lvm rbd ebs MATRIX=1
+	@$(MAKE) --no-print-directory lvm encryption rbd ebs MATRIX=1
 	@$(MAKE) --no-print-directory check-site check-release
 	@$(if $(or $(SOURCES),$(wildcard .tools/kubernetes/bin/livenessprobe)),$(MAKE) --no-print-directory kubernetes,\
 		echo "left out: make kubernetes, which needs SOURCES=DIRECTORY, see docs/testing.md")

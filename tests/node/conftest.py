@@ -39,6 +39,7 @@ from csi_multi.contract import (
 from csi_multi.host import loopdev, mount_calls, mounts, sysfs
 from csi_multi.host.command import LocalHost
 from csi_multi.node import grow, publish, stage, unstage, volume_status
+from csi_multi.node.encryption import EncryptionLayer
 from csi_multi.node.requests import PublishRequest, StageRequest, Usage
 
 MiB = 1024 * 1024
@@ -211,6 +212,15 @@ class World:
         (directory / "images").mkdir()
         setting = Setting(instance="test", driver="test", cluster="test", node="node", host=self.host)
         self.backend = FileBackend(directory / "images", setting)
+        self.devices: Any = self.backend  # or the layer that encrypts over it
+        self.context: Strings = {}
+        self.secrets: Strings = {}
+
+    def encrypt(self) -> None:
+        """Let the volumes be encrypted from now on."""
+        self.devices = EncryptionLayer(self.host, self.backend)
+        self.context = {"encryption": "luks2", "encryptionPbkdf": "pbkdf2", "encryptionPbkdfTime": "100"}
+        self.secrets = {"passphrase": "correct horse battery staple"}
 
     def volume(self, handle: str = "v1", size: int = 32 * MiB, blank: Blank = Blank.ZEROED) -> str:
         with self.backend.image(handle).open("wb") as file:
@@ -243,8 +253,14 @@ class World:
         wanted = self.capability(**capability)
         stage.stage(
             self.host,
-            self.backend,
-            StageRequest(handle=handle, staging=staging, capability=wanted, volume_context=context),
+            self.devices,
+            StageRequest(
+                handle=handle,
+                staging=staging,
+                capability=wanted,
+                volume_context={**self.context, **context},
+                secrets=self.secrets,
+            ),
         )
         return staging
 
@@ -259,7 +275,7 @@ class World:
         target = target or self.target()
         publish.publish(
             self.host,
-            self.backend,
+            self.devices,
             PublishRequest(
                 handle=handle,
                 staging=staging or self.staging(handle),
@@ -271,19 +287,19 @@ class World:
         return target
 
     def unpublish(self, handle: str = "v1", target: Path | None = None) -> None:
-        publish.unpublish(self.host, self.backend, handle, target or self.target())
+        publish.unpublish(self.host, self.devices, handle, target or self.target())
 
     def unstage(self, handle: str = "v1", staging: Path | None = None) -> None:
-        unstage.unstage(self.host, self.backend, handle, staging or self.staging(handle))
+        unstage.unstage(self.host, self.devices, handle, staging or self.staging(handle))
 
     def expand(self, handle: str, path: Path, size: SizeRange) -> int:
-        return grow.expand(self.host, self.backend, handle, path, size)
+        return grow.expand(self.host, self.devices, handle, path, size)
 
     def usage(self, handle: str, path: Path) -> tuple[Usage, ...]:
-        return volume_status.usage(self.backend, handle, path)
+        return volume_status.usage(self.devices, handle, path)
 
     def health(self, handle: str) -> tuple[HealthEntry, ...]:
-        return volume_status.health(self.backend, self.backend, handle)
+        return volume_status.health(self.devices, self.backend, handle)
 
     def digest(self, handle: str = "v1") -> str:
         """Hash all that is not zero, with its place; fast for sparse files."""
