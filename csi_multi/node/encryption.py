@@ -117,25 +117,22 @@ class EncryptionLayer:
         )
 
     def _unlock(self, request: OpenRequest, below: Device, options: EncryptionOptions, keys: Passphrases) -> None:
-        """Open the mapper, over a new header where the device is proven blank."""
-        handle, host = request.handle, self._host
-        has_header = below.blank in (Blank.NEVER, Blank.INTERRUPTED) and luks.has_header(host, below)
-        if below.blank is Blank.NEVER and not has_header:
+        """Open the mapper. A device that was never used gets a new header first, also in place of an earlier one:
+        a cryptsetup that was killed may have left one that no passphrase opens."""
+        if below.blank is Blank.NEVER:
+            self._require_header(request.handle, below)
+            self._open(request, below, options, keys)
+            return
+        self._format(request, below, options, keys.current)
+        self._open(request, below, options, keys)
+        blank_check.wipe_ends(self._mapper(request.handle, below))  # so that no noise looks like a signature
+
+    def _require_header(self, handle: str, below: Device) -> None:
+        if not luks.has_header(self._host, below):
             raise FailedPrecondition(
                 f"volume {handle!r} is encrypted, and both copies of the LUKS2 header on {below.path} are damaged or "
                 "missing; nothing was changed; put back a copy made with cryptsetup luksHeaderBackup"
             )
-        if not has_header:
-            self._format(request, below, options, keys.current)
-        try:
-            self._open(request, below, options, keys)
-        except luks.WrongPassphrase:
-            if below.blank is not Blank.INTERRUPTED:
-                raise
-            self._format(request, below, options, keys.current)  # the header is of an earlier try, and holds no data
-            self._open(request, below, options, keys)
-        if below.blank is not Blank.NEVER:
-            blank_check.wipe_ends(self._mapper(handle, below))  # so that no noise looks like a signature
 
     def _open(self, request: OpenRequest, below: Device, options: EncryptionOptions, keys: Passphrases) -> None:
         name, host = self._name(request.handle), self._host

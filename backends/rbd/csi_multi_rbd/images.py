@@ -164,11 +164,11 @@ class OwnedImages:
         return self._complete(leaf, self.find(client, leaf))
 
     def get_before_copy(self, client: Client, leaf: str) -> Label:
-        """Return the label of an image that this thread is about to copy. Raises as `get` does."""
+        """Return the label of an image that this thread is about to copy or to expand. Raises as `get` does."""
         return self._complete(leaf, self._found(client, leaf, self._last_look.info))[1]
 
     def get_source(self, client: Client, leaf: str) -> FoundImage:
-        """Return a complete image to copy, perhaps as `get_before_copy` has just found it. Raises as `get` does."""
+        """Return a complete image to copy or to expand, perhaps as `get_before_copy` has just found it. Raises as `get` does."""
         return self._complete(leaf, self._found(client, leaf, self._last_look.take))[0]
 
     def _complete(self, leaf: str, found: FoundImage | None) -> tuple[FoundImage, Label]:

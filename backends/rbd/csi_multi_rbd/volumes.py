@@ -82,7 +82,7 @@ class VolumeManager:
 
         Raises NotFound, OutOfRange, ResourceExhausted.
         """
-        found, _ = self._volumes.get(client, leaf)
+        found = self._volumes.get_source(client, leaf)
         size = found.image.size
         if not wanted.holds(size):  # a volume that is large enough already is fine, whatever the instance allows now
             size = choose_size(wanted, self._config, least=found.image.size)

@@ -61,7 +61,7 @@ def cut_of(backend: RbdBackend, name: str, volume: Volume) -> Snapshot:
 def copied(backend: RbdBackend, name: str, one: Volume | Snapshot) -> Volume:
     """Create a volume with a filesystem from another or a snapshot as the RPC does."""
     kind = SourceKind.VOLUME if isinstance(one, Volume) else SourceKind.SNAPSHOT
-    filesystems.choose(backend, Source(kind=kind, handle=one.handle), [""], "ext4")
+    filesystems.source_context(backend, Source(kind=kind, handle=one.handle))
     return copy(backend, name, one, capabilities=MOUNTED)
 
 
@@ -74,6 +74,7 @@ def test_a_creation_takes_one_command(pool: FakeCluster, backend: RbdBackend) ->
 
 def test_an_expansion_takes_two(pool: FakeCluster, backend: RbdBackend, known: Volume) -> None:
     with pool.counted() as seen:
+        filesystems.volume_context(backend, known.handle)  # as the RPC does
         expand(backend, known, 2 * SIZE)
 
     assert seen == [LOOK, "rbd resize"]
