@@ -168,7 +168,7 @@ class OwnedImages:
         return self._complete(leaf, self._found(client, leaf, self._last_look.info))[1]
 
     def get_source(self, client: Client, leaf: str) -> FoundImage:
-        """Return a complete image to copy or to expand, perhaps as `get_before_copy` has just found it. Raises as `get` does."""
+        """Return a complete image to copy or to expand, perhaps as `get_before_copy` found it. Raises as `get` does."""
         return self._complete(leaf, self._found(client, leaf, self._last_look.take))[0]
 
     def _complete(self, leaf: str, found: FoundImage | None) -> tuple[FoundImage, Label]:
