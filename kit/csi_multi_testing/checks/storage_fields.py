@@ -18,6 +18,7 @@ from ..fault_injection import Call
 from ..fault_plan import PATHS
 from ..operations.importing import imports
 from ..protocol import BLOCK, Target
+from .devices import open_device
 
 LEAST_SNAPSHOTS = 8  # of one volume: of all names in one check, or with one between each of several writes
 
@@ -83,10 +84,15 @@ def the_files_are_where_the_backend_works(t: CheckContext) -> None:
     for path in t.storage.files:
         expect(path.is_absolute(), f"Storage.files has {path}: give absolute paths")
     with t.injector.inject(0):
-        t.volume()
+        volume = t.volume()
+        if t.storage.devices:
+            open_device(t, volume)
     recorded = any(call.partition(" ")[0] in PATHS for call in t.injector.calls)
     names = ", ".join(map(str, t.storage.files))
-    expect(recorded, f"Storage.files is {names}, but create_volume opened, created and removed no file below it")
+    expect(
+        recorded,
+        f"Storage.files is {names}, but create_volume and open_device opened, created and removed no file below it",
+    )
 
 
 @check(needs=("calls",), target=Target.BACKEND)

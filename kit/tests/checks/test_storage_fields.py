@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from csi_multi_testing.fault_injection import Call
 from csi_multi_testing.storage import MIB, Storage
 
 from csi_multi.contract import AccessMode, Capability, Node
+
+from .file_backend import OPEN, FileBackend, storage_on
 
 
 def storage_with(**words: Any) -> Callable[[], Storage]:
@@ -38,7 +41,7 @@ BROKEN = [
     (
         storage_fields.the_files_are_where_the_backend_works,
         storage_with(files=(Path("/nowhere"),)),
-        "but create_volume opened",
+        "but create_volume and open_device opened",
     ),
     (
         storage_fields.the_files_are_where_the_backend_works,
@@ -132,6 +135,14 @@ def test_nodes_may_know_facts(judged: Callable[..., Outcome]) -> None:
         judged(storage_fields.the_nodes_have_ids_that_the_driver_can_read, storage_with(nodes=FACTS)).state
         is CheckState.PASSED
     )
+
+
+def test_files_of_the_node_alone_may_be_given(judged: Callable[..., Outcome], tmp_path: Path) -> None:
+    """A backend whose storage is elsewhere has files only where it opens devices."""
+    over_node_files = partial(storage_on, FileBackend, tmp_path, files=(tmp_path / OPEN,))
+
+    outcome = judged(storage_fields.the_files_are_where_the_backend_works, over_node_files)
+    assert outcome.state is CheckState.PASSED, outcome.text
 
 
 @pytest.mark.parametrize("words", [{"files": "/srv"}, {"files": ["/srv"]}, {"calls": [1]}, {"nodes": ("n1",)}])
