@@ -8,6 +8,7 @@ from csi_multi.contract.params import camel
 from csi_multi.loading.loader import backend_classes
 from csi_multi.node.encryption_options import EncryptionOptions
 from csi_multi.node.mkfs_options import FilesystemOptions
+from csi_multi.node.trim_options import TrimOptions
 
 KINDS = ("loop", "lvm", "ebs", "rbd")
 HEAD = """\
@@ -29,7 +30,10 @@ for xfs, 109 MiB for btrfs. These are options of mkfs:
 {filesystem}
 These are about [encryption](encryption.md):
 
-{encryption}"""
+{encryption}
+This is about [trim](trim.md):
+
+{trim}"""
 
 
 def main() -> None:
@@ -38,6 +42,7 @@ def main() -> None:
             driver=table(Driver, str),
             filesystem=table(FilesystemOptions, camel),
             encryption=table(EncryptionOptions, camel),
+            trim=table(TrimOptions, camel),
         )
     )
     print("\n".join(reference(kind, backend) for kind, backend in sorted(backend_classes(KINDS)[0].items())))

@@ -18,10 +18,11 @@ from csi_multi.config.settings import Driver
 from csi_multi.contract import Backend, InvalidArgument, Schema
 from csi_multi.contract.params import camel, fields, keys_of, parse
 from csi_multi.loading.loader import backend_classes
-from csi_multi.node import encryption_options
 from csi_multi.node.encryption_options import EncryptionOptions
 from csi_multi.node.mkfs_options import FilesystemOptions
-from csi_multi.rpc.service_context import OLD_ENCRYPTION_KEY
+from csi_multi.node.trim_options import TrimOptions
+from csi_multi.rpc import engine_parameters
+from csi_multi.rpc.engine_parameters import OLD_ENCRYPTION_KEY
 
 ROOT = Path(__file__).parent.parent
 PAGES = {"coming-from-aws-ebs.md": "ebs", "coming-from-ceph-csi.md": "rbd"}
@@ -33,7 +34,7 @@ CLASSES = {
 WITHOUT = "Keys without a counterpart"
 WORDS = {"always", "yes", "no", "not yet", "refused"}
 OF_THE_CORE = {"backend", "csi.storage.k8s.io/fstype", OLD_ENCRYPTION_KEY}
-ENGINE = {camel(field.name) for field in fields(FilesystemOptions)} | encryption_options.KEYS
+ENGINE = engine_parameters.KEYS
 VALUES: dict[str, Any] = yaml.safe_load((ROOT / "config/helm/csi-multi/values.yaml").read_text())
 TELEMETRY = "".join(file.read_text() for file in (ROOT / "csi_multi/telemetry").glob("*.py"))
 METRICS = set(re.findall(r'"(csi_multi_\w+)"', TELEMETRY)) | {  # those of a backend are tested against its page
@@ -99,7 +100,7 @@ def problem(name: str, section: str, backend: type[Backend]) -> str:
 def _schemas(section: str, backend: type[Backend]) -> list[type[Schema]]:
     """Return the schemas of a section; tables about no class may name parameters of any."""
     chosen = [CLASSES[section]] if section in CLASSES else [*CLASSES.values()]
-    engine = [FilesystemOptions, EncryptionOptions] if "Parameters" in chosen else []
+    engine = [FilesystemOptions, EncryptionOptions, TrimOptions] if "Parameters" in chosen else []
     return [getattr(backend, name) for name in chosen] + engine
 
 

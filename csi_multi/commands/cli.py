@@ -62,6 +62,7 @@ def parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     _add_parameters(verbs)
     explain_arguments.add(verbs).set_defaults(run=_explain)
     import_arguments.add(verbs).set_defaults(run=_import)
+    _add_trim(verbs)
     _add_certificates(verbs)
     _add_kubernetes(verbs)
     _add_demo(verbs)
@@ -147,6 +148,18 @@ def _import(options: argparse.Namespace) -> int:
     from .importing.command import run
 
     return run(options)
+
+
+def _add_trim(verbs: Any) -> None:
+    verb = verbs.add_parser("trim", help="give unused blocks of a volume that is mounted here back to its storage")
+    verb.add_argument("volume", metavar="VOLUME", help="the volume's id")
+    verb.set_defaults(run=_trim)
+
+
+def _trim(options: argparse.Namespace) -> int:
+    from .trim import trim_volume
+
+    return trim_volume(options.volume)
 
 
 def _add_certificates(verbs: Any) -> None:

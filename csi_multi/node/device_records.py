@@ -54,6 +54,7 @@ class DeviceRecord:
     sequence: str  # diskseq, "" before Linux 5.15
     staging: frozenset[str] = frozenset()  # the staging paths
     groups: Mapping[str, str] = field(default_factory=dict)  # target path -> volume_mount_group
+    trim: int = 0  # seconds from one trim to the next; 0: it is not trimmed
 
     @property
     def paths(self) -> frozenset[str]:
@@ -121,12 +122,13 @@ def _refuse_bound(key: VolumeKey, path: Path, former: DeviceRecord) -> None:
         )
 
 
-def add_staging(key: VolumeKey, device: Device, staging: Path) -> None:
-    """Record a staging path of an open device, before it is mounted there."""
+def add_staging(key: VolumeKey, device: Device, staging: Path, trim: int | None = None) -> None:
+    """Record a staging path of an open device, before it is mounted there, and how often it is trimmed, if known."""
     record = write(key, device.path, device.number)
-    if str(staging) not in record.staging:
+    wanted = replace(record, staging=record.staging | {str(staging)}, trim=record.trim if trim is None else trim)
+    if wanted != record:
         with _changing:
-            _write(replace(record, staging=record.staging | {str(staging)}))
+            _write(wanted)
 
 
 def add_target(key: VolumeKey, path: Path, number: str, target: Path, group: str) -> None:
@@ -162,6 +164,16 @@ def of_device(number: str) -> DeviceRecord | None:
     """Return the record of a device that exists, None when there is none."""
     record = _read(number)
     return record if record and record.current else None
+
+
+def of_driver(driver: str) -> list[DeviceRecord]:
+    """Return the records of a driver's devices on this node."""
+    return [record for record in _all().values() if record.key.driver == driver]
+
+
+def of_id(volume: str) -> list[DeviceRecord]:
+    """Return the records of the volumes with this id, of any driver."""
+    return [record for record in _all().values() if record.key.volume == volume]
 
 
 def of_volume(key: VolumeKey) -> list[DeviceRecord]:
@@ -209,6 +221,7 @@ def _read(number: str) -> DeviceRecord | None:
             sequence=facts["sequence"],
             staging=frozenset(uses["staging"]),
             groups=dict(uses["groups"]),
+            trim=int(facts.get("trim", 0)),
         )
     except (KeyError, ValueError, TypeError):  # absent, or written by another version
         return None
@@ -226,5 +239,6 @@ def _write(record: DeviceRecord) -> None:
         "path": str(record.path),
         "sequence": record.sequence,
         "uses": json.dumps(uses),
+        "trim": str(record.trim),
     }
     DeviceNotes(NOTES).write(record.number, facts)

@@ -15,7 +15,18 @@ from ..contract.errors import AlreadyExists, Busy, FailedPrecondition, StorageEr
 from ..contract.machine import Host
 from ..contract.model import Blank, Device, OpenRequest, Strings
 from ..host import mounts, sysfs
-from . import device_mounts, device_records, format, fsgroup, grow, journal, mount_flags, mount_paths, mounting
+from . import (
+    device_mounts,
+    device_records,
+    format,
+    fsgroup,
+    grow,
+    journal,
+    mount_flags,
+    mount_paths,
+    mounting,
+    trim_options,
+)
 from .device_mounts import DeviceMount, VolumeDevices
 from .device_records import VolumeKey
 from .filesystem import BY_NAME
@@ -36,6 +47,7 @@ class StagePlan:
     visible_flags: frozenset[str]  # what the mount table will show of them
     group: int | None
     options: FilesystemOptions
+    trim: int  # seconds from one trim to the next; 0: never
 
     @property
     def handle(self) -> str:
@@ -61,7 +73,7 @@ def stage(host: Host, backend: VolumeDevices, request: StageRequest) -> None:
     if device and existing:
         if difference := _difference(plan, existing):
             raise AlreadyExists(f"volume {plan.handle!r} is staged at {plan.staging} {difference}; unstage it first")
-        device_records.add_staging(VolumeKey.of(backend, plan.handle), device, plan.staging)
+        device_records.add_staging(VolumeKey.of(backend, plan.handle), device, plan.staging, plan.trim)
         _prepare_for_writes(host, backend, plan, device, existing, formatted=False)
         return
     mount_paths.require_directory(plan.staging)
@@ -70,7 +82,7 @@ def stage(host: Host, backend: VolumeDevices, request: StageRequest) -> None:
         backend.close_device(plan.handle, secrets=secrets)  # an interrupted stage left it open in the other mode
         device = backend.open_device(_open_request(plan))
     with _close_on_final_error(backend, plan, device):
-        device_records.add_staging(VolumeKey.of(backend, plan.handle), device, plan.staging)
+        device_records.add_staging(VolumeKey.of(backend, plan.handle), device, plan.staging, plan.trim)
         if plan.block:
             mounted, formatted = _bind_block(host, plan, device), False
         else:
@@ -95,6 +107,7 @@ def make_plan(request: StageRequest) -> StagePlan:
         visible_flags=mount_flags.apply(mount_flags.DEFAULT_VISIBLE, flags, read_only=read_only),
         group=fsgroup.parse(mount.group) if mount else None,
         options=options,
+        trim=trim_options.from_context(request.volume_context).seconds if mount and not read_only else 0,
     )
 
 

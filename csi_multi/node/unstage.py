@@ -12,7 +12,7 @@ from pathlib import Path
 from ..contract.errors import InUse, NotFound
 from ..contract.machine import Host
 from ..contract.model import Device
-from . import blank_check, device_mounts, device_records, mount_paths, mounting, open_volume, readonly_loop, thaw
+from . import blank_check, device_mounts, device_records, mount_paths, mounting, open_volume, readonly_loop, thaw, trim
 from .device_mounts import DeviceCloser
 from .open_volume import OpenVolume
 
@@ -31,6 +31,7 @@ def unstage(host: Host, backend: DeviceCloser, handle: str, staging: Path) -> No
     staged_elsewhere = any(one.path in other_paths for one in volume.mounts)
     if volume.records and not staged_elsewhere:  # without a record, another mount may be that of a staging path
         _refuse_published(volume, staging)
+    trim.end(record.number for record in volume.records)
     mounting.unmount(host, *mount_paths.of_staging(staging))
     if not staged_elsewhere:
         _close(host, backend, volume, staging)

@@ -24,7 +24,7 @@ from ..loading.loader import load_instances
 from ..loading.registry import Registry
 from ..loading.reload import ConfigReloader, file_state
 from ..logs.handlers import set_up_logging
-from ..node import freeze, frozen_leftovers
+from ..node import freeze, frozen_leftovers, trim_schedule
 from ..rpc import endpoint
 from ..rpc.capabilities import Mode
 from ..rpc.interceptor import SharedRpcState
@@ -81,6 +81,8 @@ def serve(file: Path, mode: Mode, node: str = "") -> None:
         instances.start(settings.driver.check_seconds)
         reloader = ConfigReloader(file, loaded, settings, instances, lambda wanted, kept: load(wanted, kept=kept), node)
         frozen_leftovers.thaw_repeatedly(host, lambda: reloader.settings.driver.check_seconds)
+        if mode is not Mode.CONTROLLER:
+            trim_schedule.start(host, settings.driver.name)
         telemetry.on_serving(shared, instances, reloader, membership.refused_answers)
         gc.freeze()  # loaded modules stay, so the garbage collector need not visit them again
         log.info("serving", extra={"fields": {"endpoint": str(path), "mode": mode.value, "pid": os.getpid()}})

@@ -196,7 +196,7 @@ class ControllerVolumes:
         segments = self._context.segments(request.accessible_topology) if request.accessible_topology.segments else None
         if request.parameters or self._context.driver.default_backend:
             parameters = class_parameters(self._context.registry, request.parameters, {})
-            instances, own, overhead = [parameters.instance], parameters.own, parameters.overhead
+            instances, own, overhead = [parameters.instance], parameters.own, parameters.engine.overhead
         else:
             instances, own, overhead = list(self._context.registry), None, 0
         capacity_request = CapacityRequest(capabilities=capabilities, parameters=own, segments=segments)

@@ -9,20 +9,18 @@ from typing import Any
 from ..config.settings import Driver
 from ..contract import ids
 from ..contract.backend import Backend
-from ..contract.errors import FailedPrecondition, InvalidArgument, NotFound
+from ..contract.errors import FailedPrecondition, NotFound
 from ..contract.model import Segments, Stamp, Strings
-from ..contract.params import Schema, camel, duplicate_key, fields, keys_of, normalize_keys, parse
+from ..contract.params import camel, duplicate_key, fields, keys_of, normalize_keys, parse
 from ..core import topology
-from ..core.filesystems import AUTO, CLASS_KEY, FS_TYPE, OLD_CLASS_KEY
+from ..core.filesystems import CLASS_KEY, OLD_CLASS_KEY
 from ..core.idempotent import digest
 from ..loading.instance import Instance
 from ..loading.registry import Registry
-from ..node import encryption_options, mkfs_options
-from ..node.encryption_options import EncryptionOptions
-from ..node.mkfs_options import FilesystemOptions
+from . import engine_parameters
 from .capabilities import AdvertisedCapabilities, CurrentCapabilities
+from .engine_parameters import EngineParameters
 
-OLD_ENCRYPTION_KEY = "encrypted"  # of ceph-csi, for encryption: luks2
 PROVISIONER_PREFIX = "csi.storage.k8s.io/"  # of what external-provisioner adds: names of PVC and PV, secret references
 
 
@@ -99,64 +97,25 @@ class ClassParameters:
     instance: Instance
     own: Any  # the backend's Parameters
     fs_type: str  # by a key that the provisioner did not take out; "": not there
-    filesystem: FilesystemOptions
-    encryption: EncryptionOptions
+    engine: EngineParameters
     metadata: Strings
     digest: str
-
-    def context(self, fs_type: str) -> dict[str, str]:
-        """Return the volume context: what the node must know about the filesystem for the life of the volume."""
-        options = {} if fs_type == AUTO else mkfs_options.to_context(self.filesystem)  # a copy is never formatted
-        return options | ({FS_TYPE: fs_type} if fs_type else {}) | encryption_options.to_context(self.encryption)
-
-    @property
-    def overhead(self) -> int:
-        """The bytes of a volume that its user does not get."""
-        return encryption_options.HEADER if self.encryption.enabled else 0
 
 
 def class_parameters(registry: Registry, given: Mapping[str, str], mutable: Mapping[str, str]) -> ClassParameters:
     """Choose the instance and parse the other parameters. Raises InvalidArgument with the nearest valid key."""
     metadata, rest = split_metadata(given)
     instance = registry.choose(rest.pop("backend", None))
-    filesystem_keys = {camel(field.name) for field in fields(FilesystemOptions)}
-    engine_keys = (*filesystem_keys, *encryption_options.KEYS)
     backend = type(instance.backend)
-    rest = normalize_keys(backend.Parameters, rest, "parameters", also=(*engine_keys, OLD_ENCRYPTION_KEY))
-    filesystem = {key: rest.pop(key) for key in sorted(filesystem_keys & rest.keys())}
-    encryption = _take_encryption(backend, rest)
-    digested = digest(
-        {**rest, **filesystem, **encryption}, normalize_keys(backend.MutableParameters, mutable, "mutable_parameters")
+    rest = normalize_keys(
+        backend.Parameters, rest, "parameters", also=(*engine_parameters.KEYS, engine_parameters.OLD_ENCRYPTION_KEY)
     )
+    engine = engine_parameters.take(backend, rest)
+    given = {**rest, **engine.given}
+    digested = digest(given, normalize_keys(backend.MutableParameters, mutable, "mutable_parameters"))
     fs_type = _take_filesystem(backend, rest)
-    own = parse(backend.Parameters, rest, "parameters", also=("backend", *engine_keys))
-    options = parse(FilesystemOptions, filesystem, "parameters")
-    encrypted = parse(EncryptionOptions, encryption, "parameters")
-    encryption_options.validate(encrypted, options)
-    return ClassParameters(instance, own, fs_type, options, encrypted, metadata, digested)
-
-
-def _take_encryption(backend: type[Backend], parameters: dict[str, str]) -> dict[str, str]:
-    """Remove the keys of encryption, and return them.
-
-    `encrypted` means the same as in ceph-csi, except to a backend that has a parameter of that name, as ebs has.
-    """
-    found = {key: parameters.pop(key) for key in sorted(encryption_options.KEYS & parameters.keys())}
-    if OLD_ENCRYPTION_KEY not in parameters or any(
-        one.name == OLD_ENCRYPTION_KEY for one in fields(backend.Parameters)
-    ):
-        return found
-    wanted = parse(_Encrypted, {OLD_ENCRYPTION_KEY: parameters.pop(OLD_ENCRYPTION_KEY)}, "parameters").encrypted
-    if not wanted and encryption_options.KEY in found:
-        raise InvalidArgument(
-            f'parameters: {encryption_options.KEY}: {found[encryption_options.KEY]} and {OLD_ENCRYPTION_KEY}: "false" '
-            f"contradict each other; remove {OLD_ENCRYPTION_KEY!r}"
-        )
-    return {encryption_options.KEY: "luks2", **found} if wanted else found
-
-
-class _Encrypted(Schema, frozen=True):
-    encrypted: bool = False
+    own = parse(backend.Parameters, rest, "parameters", also=("backend", *engine_parameters.KEYS))
+    return ClassParameters(instance, own, fs_type, engine, metadata, digested)
 
 
 def _take_filesystem(backend: type[Backend], parameters: dict[str, str]) -> str:

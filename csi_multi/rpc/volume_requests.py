@@ -28,17 +28,17 @@ def _request_to(
     source = convert.source(request.volume_content_source, instance.name) if has_source else None
     source_context = filesystems.source_context(instance.backend, source) if source else None
     if source:
-        filesystems.refuse_other_encryption(source, source_context, parameters.encryption)
+        filesystems.refuse_other_encryption(source, source_context, parameters.engine.encryption)
     fs_type = _fs_type(context, request, parameters, source, source_context)
     size, largest_sector = convert.size_range(request.capacity_range), 0
     if fs_type not in ("", AUTO):
-        validate_options(parameters.filesystem, fs_type)
+        validate_options(parameters.engine.filesystem, fs_type)
         if source is None:
-            size = mkfs_limits.fit(size, fs_type, parameters.filesystem)
-            largest_sector = mkfs_limits.largest_sector(fs_type, parameters.filesystem)
+            size = mkfs_limits.fit(size, fs_type, parameters.engine.filesystem)
+            largest_sector = mkfs_limits.largest_sector(fs_type, parameters.engine.filesystem)
     return VolumeRequest(
-        stamp=context.stamp(request.name, parameters.digest, source=source, context=parameters.context(fs_type)),
-        size=encryption_options.with_overhead(size, parameters.overhead),
+        stamp=context.stamp(request.name, parameters.digest, source=source, context=parameters.engine.context(fs_type)),
+        size=encryption_options.with_overhead(size, parameters.engine.overhead),
         capabilities=convert.capabilities(request.volume_capabilities),
         parameters=parameters.own,
         mutable=mutable_parameters(instance.backend, request.mutable_parameters),

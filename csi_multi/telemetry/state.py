@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import version
 
 from prometheus_client.core import CounterMetricFamily as Counter
@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from ..loading.registry import Registry
 from ..loading.reload import ConfigReloader
 from ..logs.handlers import DescriptorHandler
+from ..node import trim
 from ..rpc.interceptor import SharedRpcState
 from .survey import BackgroundSurvey
 
@@ -60,6 +61,9 @@ class StateCollector(Collector):
             "csi_multi_node_answers_refused",
             "Answers of nodes of the cluster that named what is not on the node.",
             value=self._refused_answers(),
+        )
+        yield _counter_by_instance(
+            "csi_multi_trimmed_bytes", "Bytes of mounted volumes that were given back to the storage.", trim.given_back
         )
         yield Counter(
             "csi_multi_log_lines_dropped",
@@ -158,3 +162,10 @@ def _gauge(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Row]) -
     for values, value in rows:
         family.add_metric(values, value)
     return family
+
+
+def _counter_by_instance(name: str, text: str, values: Mapping[str, float]) -> Counter:
+    metric = Counter(name, text, labels=("instance",))
+    for instance, value in sorted(values.items()):
+        metric.add_metric((instance,), value)
+    return metric

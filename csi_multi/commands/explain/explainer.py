@@ -28,6 +28,7 @@ from ...host.command import LocalHost
 from ...loading.instance import Instance
 from ...loading.loader import load_instances
 from ...loading.registry import Registry
+from ...node import encryption_options
 from ...rpc import provisioner
 from ...rpc.provisioner import ProvisionerClaim
 from ...rpc.service_context import ClassParameters
@@ -109,9 +110,9 @@ class _Explainer:
         explanation.parameters = tuple(_parameters(parameters, self._class))
         explanation.policies = tuple(advice.policies(self._class))
         explanation.warnings = tuple(advice.warnings(self._class, instance.backend, self._driver, self._options.place))
-        explanation.requested_bytes = request.size.required
+        explanation.requested_bytes = request.size.required and request.size.required - parameters.engine.overhead
         explanation.refused = node.refusal_reason(self._class)
-        explanation.filesystem = node.filesystem(self._class, parameters.filesystem, request, self._driver)
+        explanation.filesystem = node.filesystem(self._class, parameters.engine.filesystem, request, self._driver)
         self._create(instance, request)
         return explanation
 
@@ -200,8 +201,9 @@ class _Explainer:
     def _record_volume(self, instance: Instance, volume: Volume) -> None:
         explanation = self._explanation
         explanation.volume_handle = ids.join(instance.name, volume.handle)
-        explanation.bytes = volume.size
-        explanation.size = _size_text(explanation.requested_bytes, volume.size, copied=volume.stamp.source is not None)
+        explanation.bytes = volume.size - encryption_options.overhead(volume.stamp.context)
+        copied = volume.stamp.source is not None
+        explanation.size = _size_text(explanation.requested_bytes, explanation.bytes, copied=copied)
         places = topology.of_volume(instance.backend, volume)
         explanation.places = tuple(", ".join(f"{key}={text}" for key, text in place.items()) for place in places)
 
@@ -228,7 +230,12 @@ class _Explainer:
 def _parameters(parameters: ClassParameters, storage_class: StorageClass) -> list[ExplainedParameter]:
     """Return all parameters of the backend with their values, and the mkfs options that are given."""
     rows = []
-    parts: tuple[tuple[Schema, bool], ...] = ((parameters.own, True), (parameters.filesystem, False))
+    parts: tuple[tuple[Schema, bool], ...] = (
+        (parameters.own, True),
+        (parameters.engine.filesystem, False),
+        (parameters.engine.encryption, False),
+        (parameters.engine.trim, False),
+    )
     for part, everything in parts:
         meanings = {name: text for name, _, _, text in describe(type(part))}
         for item in fields(type(part)):
