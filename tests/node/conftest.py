@@ -212,13 +212,18 @@ class World:
         (directory / "images").mkdir()
         setting = Setting(instance="test", driver="test", cluster="test", node="node", host=self.host)
         self.backend = FileBackend(directory / "images", setting)
-        self.devices: Any = self.backend  # or the layer that encrypts over it
+        self.encrypted = False
         self.context: Strings = {}
         self.secrets: Strings = {}
 
+    @property
+    def devices(self) -> Any:
+        """The backend, or the layer that encrypts over it."""
+        return EncryptionLayer(self.host, self.backend) if self.encrypted else self.backend
+
     def encrypt(self) -> None:
         """Let the volumes be encrypted from now on."""
-        self.devices = EncryptionLayer(self.host, self.backend)
+        self.encrypted = True
         self.context = {"encryption": "luks2", "encryptionPbkdf": "pbkdf2", "encryptionPbkdfTime": "100"}
         self.secrets = {"passphrase": "correct horse battery staple"}
 
