@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +15,9 @@ import pytest
 from csi_multi_testing import messages
 
 from csi_multi._proto import csi_pb2 as pb
+from csi_multi.commands import cli
 from csi_multi.contract import AccessMode, Capability, Mount, SizeRange
-from csi_multi.host import mounts
+from csi_multi.host import loopdev, mounts
 from csi_multi.process.driver_process import DriverProcess
 from csi_multi.rpc.client import Client
 
@@ -32,6 +34,12 @@ backends:
 SIZE = {"ext4": 32 * MIB, "xfs": 320 * MIB}
 MORE = 16 * MIB
 START = 120.0  # seconds for the driver: in a guest on a busy machine its imports alone take half a minute
+ENCRYPTED = {
+    "encryption": "luks2",
+    "encryptionDiscard": "true",
+    "encryptionPbkdf": "pbkdf2",
+    "encryptionPbkdfTime": "100",  # the default takes seconds in a guest
+}
 PLACES = once(("ext4", "thin"), ("ext4", "raid1"), ("xfs", "thin"), ("xfs", "raid1"))
 
 
@@ -63,7 +71,9 @@ class Pod:
     client: Client
     directory: Path
     capability: Capability
+    secrets: dict[str, str] = field(default_factory=dict)
     id: str = ""
+    context: dict[str, str] = field(default_factory=dict)
     published: list[Path] = field(default_factory=list)
 
     def make(self, size: int, **parameters: str) -> None:
@@ -73,13 +83,15 @@ class Pod:
             volume_capabilities=[messages.capability(self.capability)],
             parameters=parameters,
         )
-        self.id = answer.volume.volume_id
+        self.id, self.context = answer.volume.volume_id, dict(answer.volume.volume_context)
 
     def about(self) -> dict[str, Any]:
         return {
             "volume_id": self.id,
             "staging_target_path": str(self.directory / "staging"),
             "volume_capability": messages.capability(self.capability),
+            "volume_context": self.context,
+            "secrets": self.secrets,
         }
 
     def start(self, name: str = "target", *, read_only: bool = False) -> Path:
@@ -98,8 +110,7 @@ class Pod:
             volume_id=self.id, capacity_range=wanted, volume_capability=messages.capability(self.capability)
         )
         assert answer.node_expansion_required
-        about = {**self.about(), "volume_path": str(self.published[0])}
-        self.client.NodeExpandVolume(**about, capacity_range=wanted)
+        self.client.NodeExpandVolume(volume_id=self.id, volume_path=str(self.published[0]), capacity_range=wanted)
         return int(answer.capacity_bytes)
 
     def stop(self) -> None:
@@ -253,3 +264,46 @@ def test_a_volume_reports_its_topology_and_its_usage(client: Client, disks: Grou
         totals = {one.unit: one.total for one in usage}
         assert totals[pb.VolumeUsage.BYTES] > SIZE["ext4"] // 2
         one.stop()
+
+
+def stored(group: Group, data: bytes) -> bool:
+    """Whether these bytes are anywhere on the disks of a group."""
+    files = {str(device): Path(file) for device, file in loopdev.bound_devices().items()}
+    return any(data in part for disk in group.disks for part in written(files[str(disk)]))
+
+
+def written(file: Path) -> Iterator[bytes]:
+    """Yield what is stored in a sparse file."""
+    with file.open("rb") as disk, contextlib.suppress(OSError):  # ENXIO: nothing follows
+        end = 0
+        while True:
+            start = os.lseek(disk.fileno(), end, os.SEEK_DATA)
+            end = os.lseek(disk.fileno(), start, os.SEEK_HOLE)
+            yield os.pread(disk.fileno(), end - start, start)
+
+
+def test_an_encrypted_volume_is_noise_to_lvm_and_gives_back_what_it_does_not_use(
+    client: Client, disks: Group, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mark = b"the plain text of a secret letter"
+    with pod(client, tmp_path, "ext4") as one:
+        one.secrets = {"passphrase": "correct horse battery staple"}
+        one.make(SIZE["ext4"], type="thin", **ENCRYPTED)
+        target = one.start()
+        (target / "letter").write_bytes(mark * 1000)
+        assert one.expand(SIZE["ext4"] + MORE) == SIZE["ext4"] + MORE
+        one.stop()
+        nothing_is_left(disks, tmp_path)
+        assert stored(disks, b"csi-multi")  # the label of the header: the search finds what is there
+        assert not stored(disks, mark)
+
+        target = one.start()
+        assert (target / "letter").read_bytes() == mark * 1000
+        (target / "large").write_bytes(os.urandom(MORE))
+        os.sync()
+        (target / "large").unlink()
+        os.sync()
+        assert cli.main(["trim", one.id]) == 0
+        assert int(capsys.readouterr().out.split()[2]) >= MORE
+        one.stop()
+        nothing_is_left(disks, tmp_path)
