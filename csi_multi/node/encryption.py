@@ -66,7 +66,7 @@ class EncryptionLayer:
         if not options.enabled:
             self._refuse_in_clear(request, below)
             return below
-        luks.require_device_mapper()
+        luks.require_device_mapper(self._host)
         passphrases = Passphrases.of(request.handle, request.secrets)
         name = self._name(request.handle)
         if (number := luks.open_number(name)) and not luks.is_over(number, below):

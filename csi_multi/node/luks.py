@@ -6,10 +6,11 @@ keyring of the process that opened it, so that the mapper can be resized without
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from pathlib import Path
 
-from ..contract.errors import FailedPrecondition, InUse
+from ..contract.errors import FailedPrecondition, InUse, StorageError
 from ..contract.machine import Host
 from ..contract.model import Device
 from ..host import sysfs
@@ -46,8 +47,11 @@ def is_over(mapper: str, device: Device) -> bool:
     return device.number in {sysfs.attribute(mapper, f"slaves/{one.name}/dev") for one in slaves}
 
 
-def require_device_mapper() -> None:
-    """Raise FailedPrecondition where the kernel has no device-mapper."""
+def require_device_mapper(host: Host) -> None:
+    """Load dm-crypt where device-mapper is not there. Raises FailedPrecondition where the kernel has neither."""
+    if not CONTROL.exists():
+        with contextlib.suppress(StorageError):  # told below
+            host.run("modprobe", "--quiet", "dm_crypt")
     if not CONTROL.exists():
         raise FailedPrecondition(
             "this node cannot open encrypted volumes: its kernel has no device-mapper here; load the module dm_crypt, "

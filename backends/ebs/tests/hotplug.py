@@ -33,7 +33,7 @@ from .hotplug_bus import Bus, qemu_words
 PROJECT = Path(__file__).resolve().parents[3]
 TOOL = PROJECT / "tests" / "guest" / "run.py"
 LOOPBACK, SEEN = "127.0.0.1", "10.0.2.2"  # the same, as the guest sees it
-MODULES = ("loop", "nvme")
+MODULES = ("loop", "nvme", "dm-crypt")
 ENDED = 30.0  # seconds for the guest's tool to clean up
 
 

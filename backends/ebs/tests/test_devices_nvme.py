@@ -29,6 +29,7 @@ from csi_multi.contract import (
     InUse,
     Mount,
     NotFound,
+    OpenRequest,
     Setting,
     SizeRange,
     Strings,
@@ -40,13 +41,15 @@ from csi_multi.host.sysfs import DeviceGone
 from csi_multi.node import grow, publish
 from csi_multi.node import stage as node_stage
 from csi_multi.node import unstage as node_unstage
+from csi_multi.node.encryption import EncryptionLayer
+from csi_multi.node.encryption_options import HEADER
 from csi_multi.node.requests import PublishRequest, StageRequest
 
 from .hotplug_target import growing
 
 pytestmark = pytest.mark.skipif("HOTPLUG_BUS" not in os.environ, reason="for a guest that hotplug.py starts")
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 CONTEXT = {"device": "/dev/xvdba", "attachment": "i-1 /dev/xvdba 2026-01-01T00:00:00+00:00", "blank": "unused"}
 LATER = {"device": "/dev/xvdba", "attachment": "i-1 /dev/xvdba 2026-02-02T00:00:00+00:00", "blank": "unknown"}
 EXT4 = Capability(mode=AccessMode.SINGLE_NODE_WRITER, mount=Mount(fs_type="ext4"))
@@ -378,6 +381,35 @@ def test_a_lost_note_costs_nothing_while_the_volume_is_mounted(backend: EbsBacke
     stage(backend, volume, tmp_path / "staging")
     unstage(backend, volume, tmp_path / "staging")
     assert not mounts.at(tmp_path / "staging")
+
+
+def test_an_encrypted_volume_is_noise_on_its_disk_and_grows(backend: EbsBackend, tmp_path: Path) -> None:
+    volume, staging, mark = new(), tmp_path / "staging", b"the plain text of a secret letter"
+    staging.mkdir()
+    layer = EncryptionLayer(LocalHost(), backend)
+    request = StageRequest(
+        handle=volume,
+        staging=staging,
+        capability=EXT4,
+        volume_context={"encryption": "luks2", "encryptionPbkdf": "pbkdf2", "encryptionPbkdfTime": "100"},
+        publish_context=CONTEXT,
+        secrets={"passphrase": "correct horse battery staple"},
+    )
+    with growing(volume, Path(tempfile.gettempdir()), 64 * MIB) as disk:
+        node_stage.stage(LocalHost(), layer, request)
+        (staging / "letter").write_bytes(mark * 1000)
+        disk.resize(128 * MIB)
+        size = grow.expand(LocalHost(), layer, volume, staging, SizeRange(required=100 * MIB))
+        node_unstage.unstage(LocalHost(), layer, volume, staging)
+        device = backend.open_device(OpenRequest(handle=volume, read_only=True, publish_context=CONTEXT))
+        content = device.path.read_bytes()
+        backend.close_device(volume)
+
+        assert (size, content[:4]) == (128 * MIB - HEADER, b"LUKS")
+        assert mark not in content
+        node_stage.stage(LocalHost(), layer, request)
+        assert (staging / "letter").read_bytes() == mark * 1000
+        node_unstage.unstage(LocalHost(), layer, volume, staging)
 
 
 def test_a_mounted_volume_grows(backend: EbsBackend, tmp_path: Path) -> None:

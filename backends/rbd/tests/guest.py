@@ -25,7 +25,7 @@ from .ceph_remote import VARIABLE, served
 PROJECT = Path(__file__).resolve().parents[3]
 TOOL = PROJECT / "tests" / "guest" / "run.py"
 RANGE = "198.51.100.{}"  # RFC 5737: nobody's
-MODULES = ("loop", "rbd", "nbd")
+MODULES = ("loop", "rbd", "nbd", "dm-crypt")
 ENDED = 30.0  # seconds for the guest's tool to clean up
 
 
