@@ -40,7 +40,7 @@ test: ## everything: check, integration, lvm, encryption, rbd, ebs, attack, sani
 	@scripts/guest-packages
 	@CSI_SANITY="$$(scripts/csi-sanity)"; export CSI_SANITY; scripts/run-parts --first check $(LVM_FIRST) \
 		$(if $(BEGIN_WITHIN),--begin-within $(BEGIN_WITHIN)) \
-		integration $(if $(LVM_FIRST),,lvm-kit lvm-rest) encryption attack rbd-guest ebs rbd-cluster deploy sanity
+		integration $(if $(LVM_FIRST),,lvm-kit) rbd-cluster $(if $(LVM_FIRST),,lvm-rest) attack ebs rbd-guest encryption deploy sanity
 
 dev: .venv/ready ## the virtual environment with the core, all backends and the example, from requirements.lock
 
@@ -86,7 +86,7 @@ lvm-rest:
 
 encryption: dev ## encrypted volumes, with cryptsetup: here, or in a guest where this kernel lacks dm-crypt (root, minutes)
 	@scripts/system-packages $(TEST_PROGRAMS)
-	@$(DEVICE_MAPPER) tests/encryption tests/node/test_encrypted_crashes.py
+	@CSI_SANITY="$$(scripts/csi-sanity)" $(DEVICE_MAPPER) tests/encryption tests/node/test_encrypted_crashes.py
 
 ebs: dev ## the ebs backend on moto's EC2, and in a guest that is an EC2 instance with NVMe disks (root, minutes)
 	@scripts/system-packages $(TEST_PROGRAMS)

@@ -68,6 +68,8 @@ def every_spec_passes(
     fs_type: str,
     endpoints: str = "one",
     skips: Mapping[str, int] = ALLOWED_SKIPS,
+    parameters: Mapping[str, str] | None = None,
+    secrets: Mapping[str, str] | None = None,
 ) -> None:
     """Start a driver with this backend (YAML, in one line), run the suite, and require the result of every spec."""
     config = CONFIG.format(backend=backend, fs_type=fs_type)
@@ -76,7 +78,9 @@ def every_spec_passes(
     clients = [driver.start() for driver in drivers]
     try:
         both = (drivers[0].endpoint, drivers[-1].endpoint)
-        report = sanity.run(binary(), directory, both, access=access, size=SIZE[fs_type])
+        report = sanity.run(
+            binary(), directory, both, access=access, size=SIZE[fs_type], parameters=parameters, secrets=secrets
+        )
     finally:
         for client in clients:
             client.close()
