@@ -35,6 +35,7 @@ demo: ## a volume's whole life on this machine, from a fresh clone (root)
 	@$(MAKE) --no-print-directory dev
 	@$(BIN)/csi-multi demo
 
+# The longest parts begin first, so that little runs alone at the end.
 test: ## everything: check, integration, lvm, encryption, rbd, ebs, attack, sanity, deploy (root; installs what it needs and says so)
 	@scripts/system-packages $(TEST_PROGRAMS) mmdebstrap
 	@scripts/guest-packages
