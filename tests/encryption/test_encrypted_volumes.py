@@ -211,3 +211,31 @@ def test_the_blocks_of_a_snapshot_are_those_that_the_user_sees(node: Node) -> No
 
 def answer_size(node: Node, snapshot: pb.Snapshot) -> int:
     return int(next(node.client.GetMetadataAllocated(snapshot_id=snapshot.snapshot_id)).volume_capacity_bytes)
+
+
+def test_a_group_of_encrypted_volumes_is_restored_at_its_size(node: Node) -> None:
+    volumes = [node.create(name) for name in ("data", "log")]
+    for volume in volumes:
+        write(node.publish(volume) / "letter", MARK + volume.volume_id.encode())
+        node.release(volume)
+    ids = [volume.volume_id for volume in volumes]
+    group = node.client.CreateVolumeGroupSnapshot(name=f"{node.test}-g", source_volume_ids=ids).group_snapshot
+
+    assert {one.size_bytes for one in group.snapshots} == {SIZE}
+    for number, member in enumerate(group.snapshots):
+        content = pb.VolumeContentSource(snapshot={"snapshot_id": member.snapshot_id})
+        copy = node.create(f"copy-{number}", volume_content_source=content)
+        assert (node.publish(copy) / "letter").read_bytes() == MARK + member.source_volume_id.encode()
+        node.release(copy)
+
+
+def test_a_group_of_one_backend_is_encrypted_as_a_whole_or_not_at_all(node: Node) -> None:
+    encrypted, plain = node.create("v"), node.create("p", parameters={})
+
+    refused(
+        FAILED_PRECONDITION,
+        "make two groups",
+        node.client.CreateVolumeGroupSnapshot,
+        name=f"{node.test}-g",
+        source_volume_ids=[encrypted.volume_id, plain.volume_id],
+    )
