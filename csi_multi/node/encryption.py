@@ -8,6 +8,7 @@ volume was used for the first time it counts as an interrupted mkfs.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import re
@@ -15,17 +16,18 @@ from dataclasses import dataclass
 
 from ..contract import ids
 from ..contract.backend import Backend, Expand, NodeLocal
-from ..contract.errors import FailedPrecondition, InvalidArgument
+from ..contract.errors import Busy, FailedPrecondition, InvalidArgument, StorageError, Timeout, Unavailable
 from ..contract.machine import Host
 from ..contract.model import NO_SECRETS, Blank, Device, OpenRequest, Strings
 from ..host import sysfs
-from . import blank_check, encryption_options, format, luks
+from . import blank_check, device_mounts, encryption_options, format, luks
 from .encryption_options import EncryptionOptions
 
 log = logging.getLogger(__name__)
 
 PASSPHRASES = ("passphrase", "encryptionPassphrase")  # in the node-stage secret; the second as ceph-csi has it
 PREVIOUS = "previousPassphrase"
+NOT_FINAL = (Busy, Unavailable, Timeout)  # errors after which the orchestrator tries again
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +64,30 @@ class EncryptionLayer:
         Raises as Backend.open_device does; InvalidArgument, FailedPrecondition for a key or a header that does not fit.
         """
         options = encryption_options.from_context(request.volume_context)
+        passphrases = Passphrases.of(request.handle, request.secrets) if options.enabled else None
         below = self.backend.open_device(request)
-        if not options.enabled:
-            self._refuse_in_clear(request, below)
-            return below
+        try:
+            if passphrases is None:
+                self._refuse_in_clear(request, below)
+                return below
+            return self._open_mapper(request, below, options, passphrases)
+        except NOT_FINAL:
+            raise
+        except StorageError:  # after which nobody unstages
+            self._close_unused(request, below)
+            raise
+
+    def _close_unused(self, request: OpenRequest, below: Device) -> None:
+        """Close what this request has opened. A node that is bound does not keep a mapper open, so mounts are asked."""
+        with contextlib.suppress(StorageError):
+            found = self.find_device(request.handle, request.secrets) or below
+            if not device_mounts.list_mounts(found) and not device_mounts.list_mounts(below):
+                self.close_device(request.handle, request.secrets)
+
+    def _open_mapper(
+        self, request: OpenRequest, below: Device, options: EncryptionOptions, passphrases: Passphrases
+    ) -> Device:
         luks.require_device_mapper(self._host)
-        passphrases = Passphrases.of(request.handle, request.secrets)
         name = self._name(request.handle)
         if (number := luks.open_number(name)) and not luks.is_over(number, below):
             luks.close_device(self._host, name)  # of a device that is gone
@@ -78,7 +98,10 @@ class EncryptionLayer:
 
     def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
         below = self.backend.find_device(handle, secrets=secrets)
-        return self._mapper(handle, below) if luks.open_number(self._name(handle)) else below
+        mapper = luks.open_number(self._name(handle))
+        if mapper and (below is None or luks.is_over(mapper, below)):
+            return self._mapper(handle, below)
+        return below  # also where the mapper is over a device that was taken away, and this one came since
 
     def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
         if luks.open_number(self._name(handle)):
@@ -129,9 +152,12 @@ class EncryptionLayer:
 
     def _require_header(self, handle: str, below: Device) -> None:
         if not luks.has_header(self._host, below):
+            found = format.signature(self._host, handle, below)
+            state = f"it holds {found}, in clear" if found else "both copies of it are damaged or missing"
+            advice = "stage it without encryption" if found else "put back a copy made with cryptsetup luksHeaderBackup"
             raise FailedPrecondition(
-                f"volume {handle!r} is encrypted, and both copies of the LUKS2 header on {below.path} are damaged or "
-                "missing; nothing was changed; put back a copy made with cryptsetup luksHeaderBackup"
+                f"volume {handle!r} is encrypted by its volume_context, and {below.path} has no LUKS2 header: {state}; "
+                f"nothing was changed; {advice}"
             )
 
     def _open(self, request: OpenRequest, below: Device, options: EncryptionOptions, keys: Passphrases) -> None:
@@ -141,15 +167,21 @@ class EncryptionLayer:
         except luks.WrongPassphrase:
             if not keys.previous or not luks.opens(host, below, keys.previous):
                 raise
-            if not request.read_only:
+            changes = not request.read_only and single_node(request)
+            if changes:
                 luks.add_passphrase(host, below, keys.previous, keys.current, options)
-            key = keys.previous if request.read_only else keys.current
+            key = keys.current if changes else keys.previous
             luks.open_device(host, below, name, options, key, read_only=request.read_only)
-        if keys.previous not in ("", keys.current) and not request.read_only:
+        if keys.previous not in ("", keys.current) and not request.read_only and single_node(request):
             luks.remove_passphrase(host, below, keys.previous)
 
     def _format(self, request: OpenRequest, below: Device, options: EncryptionOptions, passphrase: str) -> None:
         handle, secrets = request.handle, request.secrets
+        if not single_node(request):
+            raise FailedPrecondition(
+                f"volume {handle!r} was never used, and is staged in a mode in which several nodes write; two of them "
+                "would write a header each, and one would lose its data; stage it once in a mode for one node"
+            )
         format.require_blank(self._host, self.backend, handle, below, secrets)
         self.backend.formatting(handle, secrets=secrets)
         luks.format_device(self._host, below, options, passphrase)
@@ -165,6 +197,11 @@ class EncryptionLayer:
                 f"volume {request.handle!r} is encrypted, and its volume_context does not say so, so it is not staged; "
                 "give it the volumeAttributes that CreateVolume returned, with encryption: luks2"
             )
+
+
+def single_node(request: OpenRequest) -> bool:
+    """Whether no other node may open the volume at the same time."""
+    return request.capability is not None and request.capability.mode.single_node
 
 
 def mapper_name(driver: str, volume_id: str) -> str:

@@ -15,6 +15,9 @@ from ..contract.params import Doc, Schema, camel, parse
 from .mkfs_options import FilesystemOptions
 
 KEY = "encryption"  # of the class, and in the volume context
+# A driver of an earlier version refuses to stage a volume with a key of mkfs options that it does not know. Without
+# this one it would not see that the volume is encrypted, and format it in clear.
+OLD_NODES = "fs.encryption"
 HEADER = 16 * 1024 * 1024  # bytes before the data: what cryptsetup gives a LUKS2 header
 
 
@@ -65,7 +68,8 @@ def to_context(options: EncryptionOptions) -> dict[str, str]:
         return {}
     values = {camel(name): getattr(options, name) for name in options.__struct_fields__}
     defaults = {camel(name): getattr(DEFAULTS, name) for name in options.__struct_fields__}
-    return {key: str(value).lower() for key, value in values.items() if value != defaults[key]}
+    found = {key: str(value).lower() for key, value in values.items() if value != defaults[key]}
+    return found | {OLD_NODES: "luks2"}
 
 
 def from_context(volume_context: Strings) -> EncryptionOptions:

@@ -59,6 +59,11 @@ def ensure_filesystem(
     return wanted, True
 
 
+def signature(host: Host, handle: str, device: Device) -> str:
+    """Return what blkid finds on the device, "" for nothing. Raises FailedPrecondition for several things."""
+    return _probe(host, handle, device)
+
+
 def require_blank(host: Host, backend: VolumeDevices, handle: str, device: Device, secrets: Strings) -> None:
     """Raise FailedPrecondition unless a LUKS2 header may be written to the device: the proof for a filesystem."""
     sysfs.verify(device)

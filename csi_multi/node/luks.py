@@ -10,7 +10,7 @@ import contextlib
 import struct
 from pathlib import Path
 
-from ..contract.errors import FailedPrecondition, InUse, StorageError
+from ..contract.errors import FailedPrecondition, InUse, StorageError, Unavailable
 from ..contract.machine import Host
 from ..contract.model import Device
 from ..host import sysfs
@@ -23,6 +23,8 @@ LABEL = "csi-multi"  # in the header of every volume that this driver has encryp
 NO_PERMISSION = 2  # no key slot for this passphrase
 NOT_A_DEVICE = 4  # also: no mapper of this name
 IN_USE = 5
+COPIES = (0, 16384)  # where the two copies of a header begin that cryptsetup makes by default
+MAGIC = (b"LUKS\xba\xbe", b"SKUL\xba\xbe")  # of the first, of the second
 SECTOR = 512  # bytes, the unit of --offset
 TIME_LIMIT = 300.0  # seconds; deriving a key can wait for memory and processors
 
@@ -65,11 +67,15 @@ def has_header(host: Host, device: Device) -> bool:
 
 
 def is_ours(device: Device) -> bool:
-    """Whether the device begins with the header of a volume that this driver has encrypted."""
+    """Whether the device begins with a header of a volume that this driver has encrypted, or has the second copy."""
     with blank_check.open_device(device) as opened:
-        start = opened.read(0, min(blank_check.SAMPLE_BYTES, opened.size))
-    magic, version, label = struct.unpack_from(">6sH", start)[0], struct.unpack_from(">6sH", start)[1], start[24:72]
-    return magic == b"LUKS\xba\xbe" and version == 2 and label.rstrip(b"\0") == LABEL.encode()
+        copies = [opened.read(place, blank_check.SAMPLE_BYTES) for place in COPIES if place < opened.size]
+    return any(_is_ours(copy) for copy in copies)
+
+
+def _is_ours(header: bytes) -> bool:
+    magic, version = struct.unpack_from(">6sH", header)
+    return magic in MAGIC and version == 2 and header[24:72].rstrip(b"\0") == LABEL.encode()
 
 
 def format_device(host: Host, device: Device, options: EncryptionOptions, passphrase: str) -> None:
@@ -110,14 +116,27 @@ def open_device(
         *(flag for flag, wanted in flags.items() if wanted),
         *(str(device.path), name),
         stdin=passphrase,
-        ok=(0, NO_PERMISSION),
+        ok=(0, NO_PERMISSION, IN_USE),
         timeout=TIME_LIMIT,
     )
+    if result.status == IN_USE:
+        _remove_unfinished(host, name)
+        raise Unavailable(f"{mapper_path(name)} was left unfinished by a command that was killed; try again")
     if result.status == NO_PERMISSION:
         raise WrongPassphrase(
             f"the passphrase in the node-stage secret opens no key slot of {device.path}; nothing was changed; put the "
             "passphrase that the volume was encrypted with into the secret"
         )
+
+
+def _remove_unfinished(host: Host, name: str) -> None:
+    """Remove a mapper without a table: a cryptsetup that was killed has made it, and nothing can use it.
+
+    Raises InUse for one with a table.
+    """
+    if host.run("dmsetup", "table", name, ok=(0, 1)).stdout.strip():
+        raise InUse(f"{mapper_path(name)} is open over another device on this node; unstage the volume first")
+    host.run("dmsetup", "remove", "--noudevsync", name, ok=(0, 1))
 
 
 def opens(host: Host, device: Device, passphrase: str) -> bool:

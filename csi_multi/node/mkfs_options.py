@@ -14,6 +14,7 @@ from ..contract.params import Doc, Schema, camel, parse
 
 DEFAULT = "ext4"  # when the capability names no filesystem
 PREFIX = "fs."  # of the keys in volume_context, which keeps them apart from a backend's own keys
+OTHERS = frozenset({"fs.encryption"})  # for earlier versions (encryption_options.py)
 
 # The options that mkfs of each supported filesystem accepts.
 OPTIONS: Mapping[str, frozenset[str]] = {
@@ -83,7 +84,8 @@ def to_context(options: FilesystemOptions) -> dict[str, str]:
 
 def from_context(volume_context: Strings) -> FilesystemOptions:
     """Return the options in a volume context. Raises InvalidArgument for values that to_context never writes."""
-    own = {key.removeprefix(PREFIX): value for key, value in volume_context.items() if key.startswith(PREFIX)}
+    others = (key for key in volume_context if key.startswith(PREFIX) and key not in OTHERS)
+    own = {key.removeprefix(PREFIX): volume_context[key] for key in others}
     return parse(FilesystemOptions, own, "filesystem options in volume_context")
 
 

@@ -1,7 +1,7 @@
 """When volumes are trimmed: each at its own moment of the interval that its class gives, so that they are spread.
 
-A note in /dev says when a device was trimmed last. So a moment that passed while no driver ran is made up for, and a
-driver that starts does not trim again.
+A note in /dev says when a volume was trimmed last, also after it was unstaged and staged again. So a moment that passed
+while no driver ran is made up for, and a driver that starts does not trim again.
 """
 
 from __future__ import annotations
@@ -64,16 +64,15 @@ class TrimSchedule:
         return now - (now - own) % record.trim
 
     def _last(self, record: DeviceRecord) -> float:
-        """Return when the device was trimmed last; one that was opened since counts as trimmed now."""
-        note = DeviceNotes(trim.NOTES).read(record.number)
-        if note.get("sequence") != record.sequence or note.get("volume") != str(record.key):
+        """Return when the volume was trimmed last; one that this node sees for the first time counts as trimmed now."""
+        note = DeviceNotes(trim.NOTES).read(_name(record))
+        if not note:
             self._note(record)
             return self._now()
         return float(note.get("at", 0))
 
     def _note(self, record: DeviceRecord) -> None:
-        facts = {"volume": str(record.key), "sequence": record.sequence, "at": str(self._now())}
-        DeviceNotes(trim.NOTES).write(record.number, facts)
+        DeviceNotes(trim.NOTES).write(_name(record), {"volume": str(record.key), "at": str(self._now())})
 
     def _trim(self, record: DeviceRecord) -> None:
         """Raises Busy."""
@@ -88,3 +87,8 @@ class TrimSchedule:
             fields = {"volume": record.key.volume, "bytes": freed, "ms": round((time.monotonic() - began) * 1000)}
             log.info("a volume was trimmed", extra={"fields": fields})
         self._note(record)
+
+
+def _name(record: DeviceRecord) -> str:
+    """Return the name of a volume's note."""
+    return hashlib.sha256(str(record.key).encode()).hexdigest()[:32]

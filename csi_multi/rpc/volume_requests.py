@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .._proto import csi_pb2 as pb
+from ..contract.errors import InvalidArgument
 from ..contract.model import Source, Strings, VolumeRequest
 from ..core import filesystems, topology
 from ..core.filesystems import AUTO
@@ -29,6 +30,7 @@ def _request_to(
     source_context = filesystems.source_context(instance.backend, source) if source else None
     if source:
         filesystems.refuse_other_encryption(source, source_context, parameters.engine.encryption)
+    _refuse_many_writers(request, parameters)
     fs_type = _fs_type(context, request, parameters, source, source_context)
     size, largest_sector = convert.size_range(request.capacity_range), 0
     if fs_type not in ("", AUTO):
@@ -50,6 +52,17 @@ def _request_to(
         deadline=deadline,
         largest_sector=largest_sector,
     )
+
+
+def _refuse_many_writers(request: pb.CreateVolumeRequest, parameters: ClassParameters) -> None:
+    """Raise InvalidArgument for an encrypted volume that several nodes write to: the first two to stage it would each
+    write a header."""
+    modes = [one.mode for one in convert.capabilities(request.volume_capabilities)]
+    if parameters.engine.encryption.enabled and any(not mode.single_node and not mode.read_only for mode in modes):
+        raise InvalidArgument(
+            "volume_capabilities: an encrypted volume cannot be written from several nodes; use a class without "
+            "encryption, or an access mode for one node"
+        )
 
 
 def _fs_type(

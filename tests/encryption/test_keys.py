@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import grpc
 import pytest
 
 from csi_multi._proto import csi_pb2 as pb
+from csi_multi.host import loopdev
+from csi_multi.node.encryption import mapper_name
 
 from .conftest import CLASS, MIB, SECRET, Node, block, filesystem, mappers, sh
 from .test_encrypted_volumes import FAILED_PRECONDITION, INVALID_ARGUMENT, MARK, read, refused, write
@@ -46,6 +49,7 @@ def test_a_wrong_passphrase_is_refused_and_changes_nothing(node: Node) -> None:
     refused(FAILED_PRECONDITION, "opens no key slot", node.stage, volume, secrets=OTHER)
 
     assert (digest(node.stored(volume)), mappers()) == (before, [])
+    assert str(node.stored(volume)) not in loopdev.bound_devices().values()  # nobody unstages after a final error
     assert (node.publish(volume) / "letter").read_bytes() == MARK
 
 
@@ -71,6 +75,29 @@ def test_an_encrypted_volume_is_never_staged_in_clear(node: Node, capability: pb
     assert digest(node.stored(volume)) == before
 
 
+def test_a_raw_block_device_whose_first_header_is_torn_is_not_staged_in_clear(node: Node) -> None:
+    volume = used(node, block())
+    write(node.stored(volume), bytes(4096))
+
+    refused(FAILED_PRECONDITION, "is encrypted", node.stage, volume, block(), volume_context={})
+
+
+def test_a_mapper_that_a_killed_command_left_without_a_table_is_removed(node: Node) -> None:
+    volume = used(node)
+    name = mapper_name("encryption.csi-multi.example", volume.volume_id)
+    sh("dmsetup", "create", "--notable", name)
+
+    with pytest.raises(grpc.RpcError) as error:
+        node.stage(volume)
+    assert error.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert (node.publish(volume) / "letter").read_bytes() == MARK
+
+
+def test_a_new_volume_is_not_encrypted_where_several_nodes_write(node: Node) -> None:
+    many = block("MULTI_NODE_MULTI_WRITER")
+    refused(INVALID_ARGUMENT, "cannot be written from several nodes", node.create, "many", many)
+
+
 def test_an_open_encrypted_volume_is_not_staged_in_clear_either(node: Node) -> None:
     volume = node.create("v", block())
     node.publish(volume, block())
@@ -79,6 +106,7 @@ def test_an_open_encrypted_volume_is_not_staged_in_clear_either(node: Node) -> N
 
     context = {"volume_context": {}, "staging_target_path": str(elsewhere)}
     refused(FAILED_PRECONDITION, "is encrypted", node.stage, volume, block(), **context)
+    assert len(mappers()) == 1  # a bound node does not keep the mapper open, and a pod may open it any time
 
 
 def test_a_plain_volume_with_data_is_never_encrypted(node: Node) -> None:
@@ -87,7 +115,7 @@ def test_a_plain_volume_with_data_is_never_encrypted(node: Node) -> None:
     node.release(volume)
     before = digest(node.stored(volume))
 
-    refused(FAILED_PRECONDITION, "nothing was changed", node.stage, volume, volume_context=CLASS)
+    refused(FAILED_PRECONDITION, "it holds ext4, in clear", node.stage, volume, volume_context=CLASS)
     assert digest(node.stored(volume)) == before
 
 

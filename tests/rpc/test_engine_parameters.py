@@ -34,6 +34,7 @@ def test_the_context_has_what_differs_from_the_defaults() -> None:
     assert found.context("xfs") == {
         "encryption": "luks2",
         "encryptionDiscard": "true",
+        "fs.encryption": "luks2",
         "fsType": "xfs",
         "trim": "12h",
     }
@@ -43,6 +44,7 @@ def test_raw_block_volumes_are_encrypted_and_not_trimmed() -> None:
     assert taken(encryption="luks2", encryptionDiscard="true", trim="daily").context("") == {
         "encryption": "luks2",
         "encryptionDiscard": "true",
+        "fs.encryption": "luks2",
     }
 
 
@@ -77,7 +79,7 @@ def test_what_cannot_be_is_refused_with_the_key(parameters: dict[str, str], word
 
 
 def test_encrypted_means_luks2_as_in_ceph_csi() -> None:
-    assert taken(encrypted="true").context("") == {"encryption": "luks2"}
+    assert taken(encrypted="true").context("")["encryption"] == "luks2"
     assert taken(encrypted="false").context("") == {}
     assert taken(encrypted="false", encryption="luks2").overhead > 0
 
