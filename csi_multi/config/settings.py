@@ -59,9 +59,11 @@ class Driver(Schema, frozen=True, kw_only=True):
     reload_seconds: Annotated[int, Doc("seconds between checks of this file for changes; 0: at SIGHUP only", ge=0)] = 10
     metrics: Annotated[str, Doc("HOST:PORT for Prometheus metrics, /healthz and /readyz; empty: off")] = ""
     metrics_certificate: Annotated[
-        str, Doc("PEM file with the certificate of that port and the intermediate ones; empty: no TLS")
+        str, Doc("PEM file with the certificate for `metrics`, then the intermediate ones; empty: plain HTTP")
     ] = ""
-    metrics_key: Annotated[str, Doc("PEM file with its private key; both are read for each connection")] = ""
+    metrics_key: Annotated[
+        str, Doc("PEM file with the private key of `metrics_certificate`; both are read anew for each connection")
+    ] = ""
     survey_seconds: Annotated[int, Doc("seconds between volume and capacity metrics; 0: off", ge=0)] = 300
 
 
@@ -99,9 +101,8 @@ def load_config(file: Path, node: str = "") -> Config:
         raise document.error(
             ("driver", "node"), f"driver.node: the host name {driver.node!r} is not a valid node name; set 'node'"
         )
-    if len({bool(driver.metrics_certificate), bool(driver.metrics_key), bool(driver.metrics)}) > 1 and (
-        driver.metrics_certificate or driver.metrics_key
-    ):
+    tls = (driver.metrics_certificate, driver.metrics_key)
+    if any(tls) and not (all(tls) and driver.metrics):
         raise document.error(
             ("driver",),
             "driver: 'metrics_certificate' and 'metrics_key' need each other, and a port: set 'metrics', too",

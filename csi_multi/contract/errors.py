@@ -90,3 +90,6 @@ class PermissionDenied(StorageError):
 
 class Unauthenticated(StorageError):
     """Credentials absent or not accepted."""
+
+
+NOT_FINAL = (Busy, Unavailable, Timeout)  # errors after which the orchestrator tries again

@@ -1,8 +1,8 @@
 """What a volume has from its source, in the volume context: its filesystem, and whether it is encrypted.
 
 The filesystem is what the request names, its source's, otherwise the default. A snapshot's stamp records both of its
-volume. Volumes and snapshots of earlier versions, members of group
-snapshots and raw block volumes record none; their copies get AUTO, and the node looks at the device.
+volume. Volumes and snapshots of earlier versions, members of group snapshots and raw block volumes record none; their
+copies get AUTO, and the node looks at the device.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ OLD_CLASS_KEY = "fstype"  # in any capitals; the provisioner still reads it wher
 def choose(source: Source | None, context: Strings | None, named: Collection[str], default: str) -> str:
     """Return the filesystem of a new volume; `named` are those that the request names, "" for no name.
 
-    `context` is that of the source, None when it is not known.
-
-    Raises InvalidArgument when it names several, or another one than its source has.
+    `context` is that of the source, None when it is not known. Raises InvalidArgument when several are named, or
+    another one than the source has.
     """
     recorded = ((context or {}).get(FS_TYPE) or AUTO) if source else default
     names = {name for name in named if name} if recorded == AUTO else {name or recorded for name in named}

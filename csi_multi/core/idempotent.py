@@ -15,6 +15,7 @@ import msgspec
 
 from ..contract.backend import Attach, Backend, Capacity, Clone, Expand, GroupSnapshots, NodeLocal, Snapshots
 from ..contract.errors import (
+    NOT_FINAL,
     AlreadyExists,
     Busy,
     InvalidArgument,
@@ -22,8 +23,6 @@ from ..contract.errors import (
     OutOfRange,
     ResourceExhausted,
     StorageError,
-    Timeout,
-    Unavailable,
 )
 from ..contract.model import (
     UNLIMITED,
@@ -47,8 +46,6 @@ from .filesystems import AUTO, FS_TYPE
 
 B = TypeVar("B", bound=Backend)
 T = TypeVar("T")
-
-NOT_FINAL = (Busy, Unavailable, Timeout)  # errors after which the orchestrator tries again
 
 
 def digest(*parameters: Mapping[str, str]) -> str:

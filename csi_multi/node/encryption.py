@@ -10,24 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import re
 from dataclasses import dataclass
 
 from ..contract import ids
 from ..contract.backend import Backend, Expand, NodeLocal
-from ..contract.errors import Busy, FailedPrecondition, InvalidArgument, StorageError, Timeout, Unavailable
+from ..contract.errors import NOT_FINAL, FailedPrecondition, InvalidArgument, StorageError
 from ..contract.machine import Host
 from ..contract.model import NO_SECRETS, Blank, Device, OpenRequest, Strings
 from ..host import sysfs
 from . import blank_check, device_mounts, encryption_options, format, luks
 from .encryption_options import EncryptionOptions
 
-log = logging.getLogger(__name__)
-
 PASSPHRASES = ("passphrase", "encryptionPassphrase")  # in the node-stage secret; the second as ceph-csi has it
 PREVIOUS = "previousPassphrase"
-NOT_FINAL = (Busy, Unavailable, Timeout)  # errors after which the orchestrator tries again
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +90,15 @@ class EncryptionLayer:
             number = ""
         if not number:
             self._unlock(request, below, options, passphrases)
-        return self._mapper(request.handle, below)
+            number = luks.open_number(name)
+        return _mapper(name, number, below)
 
     def find_device(self, handle: str, secrets: Strings = NO_SECRETS) -> Device | None:
         below = self.backend.find_device(handle, secrets=secrets)
-        mapper = luks.open_number(self._name(handle))
-        if mapper and (below is None or luks.is_over(mapper, below)):
-            return self._mapper(handle, below)
+        name = self._name(handle)
+        number = luks.open_number(name)
+        if number and (below is None or luks.is_over(number, below)):
+            return _mapper(name, number, below)
         return below  # also where the mapper is over a device that was taken away, and this one came since
 
     def close_device(self, handle: str, secrets: Strings = NO_SECRETS) -> None:
@@ -126,19 +124,6 @@ class EncryptionLayer:
     def _name(self, handle: str) -> str:
         return mapper_name(self.setting.driver, ids.join(self.setting.instance, handle))
 
-    def _mapper(self, handle: str, below: Device | None) -> Device:
-        """Return the open mapper as the volume's device."""
-        name = self._name(handle)
-        number = luks.open_number(name)
-        used = below is None or below.blank is Blank.NEVER
-        return Device(
-            path=luks.mapper_path(name),
-            number=number,
-            proof={"dm/name": name, "dm/uuid": sysfs.attribute(number, "dm/uuid") or ""},
-            blank=Blank.NEVER if used else Blank.INTERRUPTED,
-            read_only=sysfs.read_only(number),
-        )
-
     def _unlock(self, request: OpenRequest, below: Device, options: EncryptionOptions, keys: Passphrases) -> None:
         """Open the mapper. A device that was never used gets a new header first, also in place of an earlier one:
         a cryptsetup that was killed may have left one that no passphrase opens."""
@@ -148,7 +133,8 @@ class EncryptionLayer:
             return
         self._format(request, below, options, keys.current)
         self._open(request, below, options, keys)
-        blank_check.wipe_ends(self._mapper(request.handle, below))  # so that no noise looks like a signature
+        name = self._name(request.handle)
+        blank_check.wipe_ends(_mapper(name, luks.open_number(name), below))  # so that no noise looks like a signature
 
     def _require_header(self, handle: str, below: Device) -> None:
         if not luks.has_header(self._host, below):
@@ -197,6 +183,18 @@ class EncryptionLayer:
                 f"volume {request.handle!r} is encrypted, and its volume_context does not say so, so it is not staged; "
                 "give it the volumeAttributes that CreateVolume returned, with encryption: luks2"
             )
+
+
+def _mapper(name: str, number: str, below: Device | None) -> Device:
+    """Return an open mapper as the volume's device."""
+    used = below is None or below.blank is Blank.NEVER
+    return Device(
+        path=luks.mapper_path(name),
+        number=number,
+        proof={"dm/name": name, "dm/uuid": sysfs.attribute(number, "dm/uuid") or ""},
+        blank=Blank.NEVER if used else Blank.INTERRUPTED,
+        read_only=sysfs.read_only(number),
+    )
 
 
 def single_node(request: OpenRequest) -> bool:

@@ -47,10 +47,10 @@ class EncryptionOptions(Schema, frozen=True):
         bool, Doc("let discards reach the storage; whoever sees the storage then sees which blocks are in use")
     ] = False
     encryption_no_read_workqueue: Annotated[
-        bool, Doc("decrypt in the thread that reads; often quicker on NVMe disks")
+        bool, Doc("read without the queue of dm-crypt (no_read_workqueue); often quicker on NVMe disks")
     ] = False
     encryption_no_write_workqueue: Annotated[
-        bool, Doc("encrypt in the thread that writes; often quicker on NVMe disks")
+        bool, Doc("write without the queue of dm-crypt (no_write_workqueue); often quicker on NVMe disks")
     ] = False
 
     @property

@@ -121,7 +121,9 @@ def open_device(
     )
     if result.status == IN_USE:
         _remove_unfinished(host, name)
-        raise Unavailable(f"{mapper_path(name)} was left unfinished by a command that was killed; try again")
+        raise Unavailable(
+            f"{mapper_path(name)} was left behind by a cryptsetup that was killed, and is removed now; try again"
+        )
     if result.status == NO_PERMISSION:
         raise WrongPassphrase(
             f"the passphrase in the node-stage secret opens no key slot of {device.path}; nothing was changed; put the "
@@ -135,7 +137,7 @@ def _remove_unfinished(host: Host, name: str) -> None:
     Raises InUse for one with a table.
     """
     if host.run("dmsetup", "table", name, ok=(0, 1)).stdout.strip():
-        raise InUse(f"{mapper_path(name)} is open over another device on this node; unstage the volume first")
+        raise InUse(f"{mapper_path(name)} is open over another device than this volume's; unstage the volume first")
     host.run("dmsetup", "remove", "--noudevsync", name, ok=(0, 1))
 
 

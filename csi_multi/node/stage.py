@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..contract.errors import AlreadyExists, Busy, FailedPrecondition, StorageError, Timeout, Unavailable
+from ..contract.errors import NOT_FINAL, AlreadyExists, FailedPrecondition, StorageError
 from ..contract.machine import Host
 from ..contract.model import Blank, Device, OpenRequest, Strings
 from ..host import mounts, sysfs
@@ -32,8 +32,6 @@ from .device_records import VolumeKey
 from .filesystem import BY_NAME
 from .mkfs_options import FilesystemOptions, from_context, validate_options
 from .requests import StageRequest
-
-RETRYABLE = (Busy, Unavailable, Timeout)  # after these the orchestrator calls stage or unstage again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +136,7 @@ def _close_on_final_error(backend: VolumeDevices, plan: StagePlan, device: Devic
     """Close the device on a final error, after which the orchestrator forgets the volume and never unstages it."""
     try:
         yield
-    except RETRYABLE:
+    except NOT_FINAL:
         raise
     except StorageError:
         if not device_mounts.list_mounts(device):

@@ -50,7 +50,7 @@ class TrimSchedule:
         except Busy:
             log.debug("another process trims; what is due waits")
         except StorageError as error:
-            log.warning("volumes could not be looked up for a trim: %s", error)
+            log.warning("no volume is trimmed now, because the notes about them cannot be read or written: %s", error)
 
     def _due(self) -> Iterator[DeviceRecord]:
         for record in device_records.of_driver(self._driver):

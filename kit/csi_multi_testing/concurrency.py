@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from csi_multi.contract import StorageError
-from csi_multi.core.idempotent import NOT_FINAL
+from csi_multi.contract.errors import NOT_FINAL
 
 from .assertions import CheckFailed, expect
 from .context import CheckContext

@@ -27,7 +27,7 @@ from csi_multi.contract import (
     Topology,
     Volume,
 )
-from csi_multi.core.idempotent import NOT_FINAL
+from csi_multi.contract.errors import NOT_FINAL
 
 from .assertions import CheckFailed, expect
 from .fault_injection import FaultInjector, ProcessDied

@@ -109,7 +109,9 @@ class Config(Schema, frozen=True, kw_only=True):
     ] = 1.0
     metadata: Annotated[
         Literal["imds", "kubernetes", "auto", "static"],
-        Doc("where a node reads its identity: metadata service, Kubernetes, the first of both, or the next five keys"),
+        Doc(
+            "which instance a node is, by: metadata service, its Kubernetes Node, the first of both, the next five keys"
+        ),
     ] = "imds"
     instance_id: Annotated[str, Doc("the node's EC2 instance id, with `metadata: static`")] = ""
     zone: Annotated[str, Doc("the node's availability zone, with `metadata: static`")] = ""

@@ -45,5 +45,5 @@ def _answer(descriptor: int, opcode: int, namespace: int, dword10: int) -> bytes
     ))
     # fmt: on
     if status := fcntl.ioctl(descriptor, ADMIN_COMMAND, command):
-        raise OSError(f"NVMe status {status:#x}")
+        raise OSError(f"the disk refused the command: NVMe status {status:#x}")
     return data.raw

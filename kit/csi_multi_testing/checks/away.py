@@ -9,7 +9,7 @@ from typing import Any
 
 from csi_multi.contract import Blank, CapacityReport, GroupSnapshot, OpenRequest, SizeRange, Snapshot, Strings, Volume
 from csi_multi.contract import backend as b
-from csi_multi.core.idempotent import NOT_FINAL
+from csi_multi.contract.errors import NOT_FINAL
 from csi_multi.process.driver_process import NotServing
 
 from ..assertions import CheckFailed, expect, same

@@ -10,7 +10,7 @@ from typing import Any
 
 from csi_multi.contract import ExpandRequest, SizeRange, SnapshotRequest
 from csi_multi.contract import backend as b
-from csi_multi.core.idempotent import NOT_FINAL
+from csi_multi.contract.errors import NOT_FINAL
 
 from ..assertions import expect, same
 from ..check import check

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from csi_multi.contract import FREEZE_SECONDS, Device, Unavailable, Volume
 from csi_multi.contract import backend as b
-from csi_multi.core.idempotent import NOT_FINAL
+from csi_multi.contract.errors import NOT_FINAL
 
 from ..assertions import CheckSkipped, expect
 from ..check import check

@@ -16,7 +16,7 @@ from csi_multi.contract import (
     Unsupported,
 )
 from csi_multi.contract import backend as b
-from csi_multi.core.idempotent import NOT_FINAL
+from csi_multi.contract.errors import NOT_FINAL
 
 from ..assertions import expect
 from ..check import check

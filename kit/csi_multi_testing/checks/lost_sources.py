@@ -13,7 +13,7 @@ from typing import Any
 
 from csi_multi.contract import Snapshot, Volume
 from csi_multi.contract import backend as b
-from csi_multi.core.idempotent import NOT_FINAL
+from csi_multi.contract.errors import NOT_FINAL
 
 from ..assertions import CheckFailed, expect
 from ..check import check

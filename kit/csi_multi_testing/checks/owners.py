@@ -8,7 +8,7 @@ from typing import Any
 
 from csi_multi.contract import FailedPrecondition, NotFound, StorageError, Volume
 from csi_multi.contract import backend as b
-from csi_multi.core.idempotent import NOT_FINAL
+from csi_multi.contract.errors import NOT_FINAL
 
 from ..assertions import CheckSkipped, expect, same
 from ..check import check

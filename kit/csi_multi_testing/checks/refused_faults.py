@@ -12,7 +12,7 @@ from functools import partial
 
 from csi_multi.contract import SnapshotRequest, StorageError
 from csi_multi.contract import backend as b
-from csi_multi.core.idempotent import NOT_FINAL
+from csi_multi.contract.errors import NOT_FINAL
 
 from ..assertions import CheckFailed, CheckSkipped, expect
 from ..check import check

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from csi_multi.contract import FailedPrecondition, NotFound, OutOfRange, Snapshot, StorageError, Volume
 from csi_multi.contract import backend as b
-from csi_multi.core.idempotent import NOT_FINAL
+from csi_multi.contract.errors import NOT_FINAL
 
 from ..assertions import CheckFailed, CheckSkipped, expect, same
 from ..check import check

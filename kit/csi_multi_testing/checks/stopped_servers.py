@@ -23,8 +23,8 @@ from csi_multi.contract import (
     Volume,
 )
 from csi_multi.contract import backend as b
+from csi_multi.contract.errors import NOT_FINAL
 from csi_multi.contract.params import parse
-from csi_multi.core.idempotent import NOT_FINAL
 
 from ..assertions import expect
 from ..check import check

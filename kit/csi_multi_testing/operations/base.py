@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 from csi_multi.contract import NotFound, Snapshot, StorageError
-from csi_multi.core.idempotent import NOT_FINAL
+from csi_multi.contract.errors import NOT_FINAL
 
 from ..assertions import CheckFailed, expect
 from ..context import CheckContext
