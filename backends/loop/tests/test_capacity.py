@@ -123,7 +123,7 @@ def test_simultaneous_creations_do_not_count_the_same_space(small, connect, requ
         second.join(0.5)
 
     small.check()
-    with crash.before("os.rename", meanwhile, below=small.config.directory):
+    with crash.before("os.rename", meanwhile, below=Path(small.config.directory) / "volumes"):
         small.create_volume(requests.volume("first", 40 * MIB))
     second.join()
 
