@@ -72,7 +72,7 @@ def _plot(case: Mapping[str, Any]) -> Iterator[str]:
     yield f"{'ours / ' + case['other']:<{width}}  {' ' * max(equal - 1, 0)}1"
     for row in rows:
         bar = "█" * round(row["ratio"] * BAR / most)
-        yield f"{row['name']:<{width}}  {bar:<{equal - 1}}{'│' if len(bar) < equal else ''} {row['ratio']:.2f}"
+        yield f"{row['name']:<{width}}  {bar:<{max(0, equal - 1)}}{'│' if len(bar) < equal else ''} {row['ratio']:.2f}"
     yield "```"
 
 
