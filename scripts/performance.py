@@ -67,12 +67,12 @@ def _plot(case: Mapping[str, Any]) -> Iterator[str]:
         return
     width = max(len(row["name"]) for row in rows)
     most = max(1.0, *(row["ratio"] for row in rows))
-    equal = round(BAR / most)
+    equal = max(1, round(BAR / most))  # the column of the mark
     yield "```text"
-    yield f"{'ours / ' + case['other']:<{width}}  {' ' * max(equal - 1, 0)}1"
+    yield f"{'ours / ' + case['other']:<{width}}  {' ' * (equal - 1)}1"
     for row in rows:
         bar = "█" * round(row["ratio"] * BAR / most)
-        yield f"{row['name']:<{width}}  {bar:<{max(0, equal - 1)}}{'│' if len(bar) < equal else ''} {row['ratio']:.2f}"
+        yield f"{row['name']:<{width}}  {bar:<{equal - 1}}{'│' if len(bar) < equal else ''} {row['ratio']:.2f}"
     yield "```"
 
 

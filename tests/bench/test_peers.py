@@ -138,6 +138,16 @@ def test_the_page_has_each_ratio_as_a_figure_and_as_a_bar(ratio: float, bar: int
     assert max(line.count("█") for line in text.splitlines()) == bar
 
 
+def test_a_ratio_of_hundreds_leaves_the_mark_of_equality_in_the_first_column() -> None:
+    small, large = case(0.5), case(200.0)
+
+    text = performance.section({**small, "rows": [*small["rows"], *large["rows"]]})
+
+    assert "create  │ 0.50" in text
+    assert f"create  {'█' * 40} 200.00" in text
+    assert "ours / bare  1\n" in text
+
+
 def test_the_page_tells_what_was_measured_where_and_how() -> None:
     text = performance.section(case())
 
